@@ -77,6 +77,12 @@ class ClusterNode(Daemon):
         (line,) = [line for line in lines if f"id={other.id}" in line]
         return dict(part.split("=", 1) for part in line.split(","))
 
+    def set_timeout(self, timeout_s: float) -> None:
+        """The node timeout from now on, also after a restart."""
+        assert self("CONFIG", "SET", "cluster-node-timeout", int(timeout_s * 1000)) == b"OK"
+        others = [one for one in self.settings if not one.startswith("cluster.node_timeout=")]
+        self.settings = [*others, f"cluster.node_timeout={timeout_s:g}s"]
+
     def notice_silence(self) -> None:
         """From now on whoever says nothing for a moment counts as down."""
         assert self("CONFIG", "SET", "cluster-node-timeout", SHORT_MS) == b"OK"
@@ -92,11 +98,14 @@ class ClusterNode(Daemon):
 
 @contextmanager
 def cluster_of(folder: Path, count: int, *settings: str, admin: str = "null") -> Iterator[list[ClusterNode]]:
-    """So many nodes that know each other."""
+    """So many nodes that know each other. The node timeout counts from then on: a busy machine may keep nodes that have
+    yet to meet from running for longer than that.
+    """
     nodes: list[ClusterNode] = []
+    has_timeout = any("node_timeout" in one for one in settings)
     try:
         for number in range(count):
-            node = ClusterNode(folder / f"node{number}", *settings, admin=admin)
+            node = ClusterNode(folder / f"node{number}", *settings, *([] if has_timeout else [CALM]), admin=admin)
             node.start()
             nodes.append(node)
         for node in nodes[1:]:
@@ -105,6 +114,8 @@ def cluster_of(folder: Path, count: int, *settings: str, admin: str = "null") ->
             until(lambda node=node: node.sees([one for one in nodes if one is not node]), "a cluster")  # type: ignore[misc]
         for node in nodes:
             assert node("CLUSTER", "SAVECONFIG") == b"OK"  # it may be killed at once
+            if not has_timeout:
+                node.set_timeout(TIMEOUT_S)
         yield nodes
     finally:
         for node in nodes:

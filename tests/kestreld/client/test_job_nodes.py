@@ -12,7 +12,7 @@ import pytest
 from kestreld.client import AsyncJobClient, Job, JobClient, ServersAway, job_nodes
 from kestreld.client.job_connection import KnownNode, NodeHello
 from kestreld.client.job_nodes import AWAY_MS_MAX, MOVE_EVERY_MS, NEVER_MET_MS_MAX, PRIORITY_MS, JobNodes
-from tests.support.cluster_nodes import ClusterNode, cluster_of
+from tests.support.cluster_nodes import CALM, ClusterNode, cluster_of
 from tests.support.waiting import until
 
 IDS: Final = {name: name * 40 for name in "abcd"}
@@ -173,6 +173,13 @@ def cluster(tmp_path: Path) -> Iterator[list[ClusterNode]]:
         yield nodes
 
 
+@pytest.fixture
+def calm_cluster(tmp_path: Path) -> Iterator[list[ClusterNode]]:
+    """Nodes that lose nothing that they tell each other, as none counts as down while the machine keeps it waiting."""
+    with cluster_of(tmp_path, 3, CALM) as nodes:
+        yield nodes
+
+
 def test_where_the_node_that_was_given_is_killed_the_client_goes_to_one_that_it_has_told_of(
     cluster: list[ClusterNode],
 ) -> None:
@@ -194,8 +201,8 @@ def test_where_the_node_that_was_given_is_killed_the_client_goes_to_one_that_it_
         assert two.qlen("q") == 0
 
 
-def test_a_client_that_waits_at_a_node_that_leaves_gets_a_job_of_another_one(cluster: list[ClusterNode]) -> None:
-    leaving, other, third = cluster
+def test_a_client_that_waits_at_a_node_that_leaves_gets_a_job_of_another_one(calm_cluster: list[ClusterNode]) -> None:
+    leaving, other, third = calm_cluster
     found: list[Job | None] = []
     with JobClient([leaving.disque]) as client:
         client.add("mine", b"x")
@@ -218,12 +225,12 @@ def test_a_client_that_waits_at_a_node_that_leaves_gets_a_job_of_another_one(clu
         assert leaving("SHOW", job_id) is None
 
 
-def test_a_job_that_its_node_has_not_kept_is_given_back_where_it_came_from(cluster: list[ClusterNode]) -> None:
+def test_a_job_that_its_node_has_not_kept_is_given_back_where_it_came_from(calm_cluster: list[ClusterNode]) -> None:
     """A node that leaves has others hold what it is given: the id names a node that does not know the job."""
-    leaving, _, _ = cluster
+    leaving, _, _ = calm_cluster
     assert leaving("CLUSTER", "LEAVING", "yes") == b"OK"
     job_id = leaving("ADDJOB", "q", "x", 5000, "REPLICATE", 1, "RETRY", 60).decode()
-    with JobClient([node.disque for node in cluster], chance=Random(3)) as client:
+    with JobClient([node.disque for node in calm_cluster], chance=Random(3)) as client:
         with client.work("q", timeout=60) as job:
             assert job is not None
             assert (job.id, job.node == leaving.disque) == (job_id, False)
@@ -236,10 +243,10 @@ def test_a_job_that_its_node_has_not_kept_is_given_back_where_it_came_from(clust
 
 
 def test_a_client_moves_to_the_node_whose_jobs_it_gets(
-    cluster: list[ClusterNode], monkeypatch: pytest.MonkeyPatch
+    calm_cluster: list[ClusterNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_nodes, "MOVE_EVERY_MS", 100)
-    near, far, _ = cluster
+    near, far, _ = calm_cluster
     with JobClient([near.disque]) as client:
         for _ in range(1000):
             far("ADDJOB", "q", "x", 1000, "REPLICATE", 1)
