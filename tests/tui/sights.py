@@ -130,6 +130,24 @@ async def until(pilot: Pilot[None], *texts: str) -> None:
     await until_true(pilot, are_there, f"{texts} on the screen")
 
 
+async def until_box_says(pilot: Pilot[None], title: str, text: str) -> None:
+    """As `until`, of a text that may go on in the next line of its box: where depends on how long paths are."""
+    await until_true(pilot, lambda: text in in_box(pilot, title), f"{text!r} in the box {title!r}")
+
+
+def in_box(pilot: Pilot[None], title: str) -> str:
+    """What is said in the box with that title, as one line; "" when there is none."""
+    seen = lines(pilot)
+    top = next((number for number, line in enumerate(seen) if f"╭─ {title} " in line), None)
+    if top is None:
+        return ""
+    left = seen[top].index(f"╭─ {title} ")
+    right = seen[top].index("╮", left)
+    rows = [line[left + 1 : right] for line in seen[top + 1 :]]
+    end = next((number for number, row in enumerate(rows) if row.startswith("─")), len(rows))
+    return " ".join(" ".join(rows[:end]).split())
+
+
 async def until_true(pilot: Pilot[None], condition: Callable[[], object], words: str) -> None:
     end = time.monotonic() + PATIENCE_S
     await pilot.pause(0)

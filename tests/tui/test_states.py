@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 from tests.support.daemon import running_daemon
 from tests.support.queue_client import QueueClient
 from tests.support.small_disk import small_disk
-from tests.tui.sights import console, drive, figures, line_of, lines, put, snapshot, until
+from tests.tui.sights import console, drive, figures, line_of, lines, put, snapshot, until, until_box_says
 from tui.app import Console
 from tui.board import ALL_SERVERS, Board
 from tui.choosing import chosen, in_order
@@ -143,7 +143,7 @@ def test_a_full_disk_a_damaged_journal_a_full_queue_and_a_dead_server_are_on_the
         app = pilot.app
         assert isinstance(app, Console)
         app.open_queue("broken")
-        await until(pilot, "STOPPED: items unknown", "repair broken")
+        await until_box_says(pilot, "STOPPED: items unknown", "run: kestrelctl repair broken")
         assert not any("no waiting items" in line for line in lines(pilot))
 
     settings = ("queues.limited.max_items=2", "max_journal_size=64KiB")
