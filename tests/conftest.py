@@ -23,7 +23,7 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import engine, forked
+from tests.support import engine, forked, short_paths
 from tests.support.process import with_variable
 
 settings.register_profile("steady", derandomize=True, deadline=None)
@@ -58,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # where pytest keeps those of three runs
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="kestreld-tests-")
+        short_paths.configure()
         if getattr(config.option, "numprocesses", None) and not sys.dont_write_bytecode:
             _compile_tests(config)
 
@@ -99,6 +100,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+        short_paths.remove()
 
 
 def pytest_collection_finish() -> None:
@@ -125,6 +127,12 @@ def _what_an_engine_has_open_is_closed_with_its_test() -> Iterator[None]:
     yield
     while engine.used:
         engine.used.pop().die()
+
+
+@pytest.fixture
+def short_path() -> Path:
+    """In the place of `tmp_path` where there is to be a Unix socket."""
+    return short_paths.new_folder()
 
 
 @pytest.fixture

@@ -47,19 +47,19 @@ class OverUnix(http.client.HTTPConnection):
 
 
 @pytest.fixture
-def nginx(cache_port: int, tmp_path: Path) -> Iterator[str]:
+def nginx(cache_port: int, short_path: Path) -> Iterator[str]:
     """One of the test's own, that looks up `?key=`; the path of its socket."""
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip("nginx is not installed: apt install nginx")
-    config = tmp_path / "nginx.conf"
-    config.write_text(CONFIG.format(folder=tmp_path, port=cache_port))
-    command = [program, "-p", str(tmp_path), "-e", str(tmp_path / "error.log"), "-c", str(config)]
+    config = short_path / "nginx.conf"
+    config.write_text(CONFIG.format(folder=short_path, port=cache_port))
+    command = [program, "-p", str(short_path), "-e", str(short_path / "error.log"), "-c", str(config)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        until(lambda: listens(tmp_path / "http.sock") or process.poll() is not None, "nginx to listen")
+        until(lambda: listens(short_path / "http.sock") or process.poll() is not None, "nginx to listen")
         assert process.poll() is None, process.communicate()[1]
-        yield str(tmp_path / "http.sock")
+        yield str(short_path / "http.sock")
     finally:
         process.kill()
         process.communicate()

@@ -153,9 +153,9 @@ def test_a_client_of_memcached_logs_in(daemon: Daemon) -> None:
         client.delete("s:2")
 
 
-def test_a_unix_socket_is_trusted(tmp_path: Path) -> None:
-    here = f"listen.cache=unix:{tmp_path}/c"
-    with running_daemon(tmp_path, here, config=config(USERS)) as daemon, connected(daemon.cache) as client:
+def test_a_unix_socket_is_trusted(short_path: Path) -> None:
+    here = f"listen.cache=unix:{short_path}/c"
+    with running_daemon(short_path, here, config=config(USERS)) as daemon, connected(daemon.cache) as client:
         client.ask(b"set any 0 0 1\r\nx\r\nflush_all\r\n", b"STORED\r\nOK\r\n")
 
 

@@ -34,9 +34,9 @@ def test_without_the_setting_there_is_no_cache_and_nothing_of_it_is_loaded(tmp_p
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"[]\n"
 
 
-def test_it_listens_at_every_address_and_is_one_dictionary(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "c.sock"
-    with running_daemon(tmp_path, f"listen.cache=[127.0.0.1:0, 'unix:{path}']") as daemon:
+def test_it_listens_at_every_address_and_is_one_dictionary(short_path: Path) -> None:
+    path = short_path / "run" / "c.sock"
+    with running_daemon(short_path, f"listen.cache=[127.0.0.1:0, 'unix:{path}']") as daemon:
         tcp, unix = daemon.cache.split(",")
         assert unix == f"unix:{path}"
         assert f"cache={daemon.cache}" in (daemon.spool / ".lock").read_text()

@@ -94,12 +94,12 @@ def test_the_default_port_being_taken_keeps_nobody_from_serving(tmp_path):
         assert f"cannot listen on 127.0.0.1:{taken.getsockname()[1]}: " in refused.stderr
 
 
-def test_of_several_addresses_the_one_that_is_in_use_is_named_alone(tmp_path):
+def test_of_several_addresses_the_one_that_is_in_use_is_named_alone(short_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        busy, path = f"127.0.0.1:{taken.getsockname()[1]}", tmp_path / "socket"
-        refused = Daemon(tmp_path, listen=f"[127.0.0.1:0, '{busy}', 'unix:{path}']").run()
+        busy, path = f"127.0.0.1:{taken.getsockname()[1]}", short_path / "socket"
+        refused = Daemon(short_path, listen=f"[127.0.0.1:0, '{busy}', 'unix:{path}']").run()
     assert refused.returncode == 69
     assert f"cannot listen on {busy}: Address already in use; stop what listens there" in refused.stderr
     assert refused.stderr.count("127.0.0.1:") == 1
@@ -416,9 +416,9 @@ def test_other_machines_are_not_let_in_where_nobody_has_to_log_in(tmp_path):
         assert ask(daemon, "/queues").status == 401
 
 
-def test_whoever_can_open_the_socket_file_is_trusted(tmp_path):
-    path = tmp_path / "admin.sock"
-    with running_daemon(tmp_path, config=USERS, admin=f"unix:{path}"), socket.socket(socket.AF_UNIX) as client:
+def test_whoever_can_open_the_socket_file_is_trusted(short_path):
+    path = short_path / "admin.sock"
+    with running_daemon(short_path, config=USERS, admin=f"unix:{path}"), socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
         client.sendall(b"GET /queues HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answer = b"".join(iter(lambda: client.recv(65536), b""))

@@ -126,9 +126,9 @@ def test_there_are_none_of_a_queue_that_is_not_there(daemon: Daemon, queue: str)
     assert ask(daemon, f"/queues/{queue}/consumers", "DELETE").status == 405
 
 
-def test_a_client_on_a_unix_socket_is_named_by_its_process(tmp_path: Path) -> None:
-    listen = f"unix:{tmp_path / 'socket'}"
-    with running_daemon(tmp_path, listen=listen, admin="127.0.0.1:0") as daemon, QueueClient(listen) as one:
+def test_a_client_on_a_unix_socket_is_named_by_its_process(short_path: Path) -> None:
+    listen = f"unix:{short_path / 'socket'}"
+    with running_daemon(short_path, listen=listen, admin="127.0.0.1:0") as daemon, QueueClient(listen) as one:
         one.put("work", b"1")
         one.get("work/open")
         assert [each["client"] for each in consumers(daemon, "work")["holding"]] == [f"unix:pid={os.getpid()}"]

@@ -329,10 +329,10 @@ def test_it_is_allowed_with_users_or_if_it_is_meant(tmp_path, way_out):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_unix_socket_needs_no_login_and_opens_for_its_owner_only(tmp_path):
-    path = tmp_path / "run" / "k.sock"
+def test_a_unix_socket_needs_no_login_and_opens_for_its_owner_only(short_path):
+    path = short_path / "run" / "k.sock"
     config = USERS
-    daemon = Daemon(tmp_path, config=config, listen=f"[127.0.0.1:0, 'unix:{path}']")
+    daemon = Daemon(short_path, config=config, listen=f"[127.0.0.1:0, 'unix:{path}']")
     with ExitStack() as stack:
         daemon.start()
         stack.callback(daemon.kill)
@@ -348,23 +348,23 @@ def test_a_unix_socket_needs_no_login_and_opens_for_its_owner_only(tmp_path):
         trusted.do(b"get q", b"END\r\n")
 
 
-def test_a_socket_nobody_listens_on_is_replaced_and_removed_at_the_end(tmp_path):
-    path = tmp_path / "k.sock"
+def test_a_socket_nobody_listens_on_is_replaced_and_removed_at_the_end(short_path):
+    path = short_path / "k.sock"
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))
-    with running_daemon(tmp_path, config="listen: {admin: null}\n", listen=f"unix:{path}") as daemon:
+    with running_daemon(short_path, config="listen: {admin: null}\n", listen=f"unix:{path}") as daemon:
         with QueueClient(f"unix:{path}") as client:
             client.do(b"get q", b"END\r\n")
-        other = Daemon(tmp_path / "other", listen=f"unix:{path}").run()
+        other = Daemon(short_path / "other", listen=f"unix:{path}").run()
         assert other.returncode == 69
         daemon.stop()
     assert not path.exists()
 
 
-def test_a_file_in_the_place_of_the_socket_is_left_alone(tmp_path):
-    path = tmp_path / "precious"
+def test_a_file_in_the_place_of_the_socket_is_left_alone(short_path):
+    path = short_path / "precious"
     path.write_text("data")
-    assert Daemon(tmp_path, listen=f"unix:{path}").run().returncode == 69
+    assert Daemon(short_path, listen=f"unix:{path}").run().returncode == 69
     assert path.read_text() == "data"
 
 

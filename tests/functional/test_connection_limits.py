@@ -43,10 +43,10 @@ def test_one_connection_too_many_is_told_and_hung_up_on(tmp_path):
         again.do(b"get q", b"END\r\n")
 
 
-def test_who_has_not_logged_in_counts_too_and_the_unix_socket_has_room_beyond(tmp_path):
+def test_who_has_not_logged_in_counts_too_and_the_unix_socket_has_room_beyond(short_path):
     config = QUIET + USERS + "max_connections: 2\n"
-    listen = f"[127.0.0.1:0, 'unix:{tmp_path}/k.sock']"
-    daemon = Daemon(tmp_path, config=config, listen=listen)
+    listen = f"[127.0.0.1:0, 'unix:{short_path}/k.sock']"
+    daemon = Daemon(short_path, config=config, listen=listen)
     with ExitStack() as stack:
         daemon.start()
         stack.callback(daemon.kill)

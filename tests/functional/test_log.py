@@ -131,13 +131,13 @@ def test_a_start_that_fails_says_why_in_the_format_of_the_log(tmp_path: Path) ->
     assert said["message"].endswith("unknown setting 'max_itms'; did you mean max_items?")
 
 
-def test_a_server_without_stderr_serves(tmp_path: Path) -> None:
-    listening = tmp_path / "kestreld.sock"
-    words = [*command(tmp_path), "--set", f"listen.memcache=unix:{listening}"]
+def test_a_server_without_stderr_serves(short_path: Path) -> None:
+    listening = short_path / "kestreld.sock"
+    words = [*command(short_path), "--set", f"listen.memcache=unix:{listening}"]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
+        manager.bind(str(short_path / "notify"))
         manager.settimeout(STOP_S)
-        variables = environment() | {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+        variables = environment() | {"NOTIFY_SOCKET": str(short_path / "notify")}
         with subprocess.Popen(["sh", "-c", 'exec "$@" 2>&-', "sh", *words], cwd=ROOT, env=variables) as process:
             try:
                 assert manager.recv(100) == b"READY=1"

@@ -301,9 +301,9 @@ def test_a_port_in_use_ends_the_start(tmp_path: Path) -> None:
     assert daemon.address in ended.stderr
 
 
-def test_it_listens_on_a_unix_socket_that_is_its_users_own(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "kestreld.sock"
-    with running_daemon(tmp_path, listen=f"unix:{path}") as daemon:
+def test_it_listens_on_a_unix_socket_that_is_its_users_own(short_path: Path) -> None:
+    path = short_path / "run" / "kestreld.sock"
+    with running_daemon(short_path, listen=f"unix:{path}") as daemon:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         with connected(daemon.address) as client:
             client.ask(b"set q 0 0 1\r\nx\r\n", b"STORED\r\n")
@@ -316,18 +316,18 @@ def test_it_listens_on_a_unix_socket_that_is_its_users_own(tmp_path: Path) -> No
         assert not path.exists()
 
 
-def test_a_unix_socket_in_use_is_not_taken_away(tmp_path: Path) -> None:
-    path = tmp_path / "kestreld.sock"
-    with running_daemon(tmp_path / "first", listen=f"unix:{path}") as daemon:
-        ended = Daemon(tmp_path / "second", listen=f"unix:{path}").run()
+def test_a_unix_socket_in_use_is_not_taken_away(short_path: Path) -> None:
+    path = short_path / "kestreld.sock"
+    with running_daemon(short_path / "first", listen=f"unix:{path}") as daemon:
+        ended = Daemon(short_path / "second", listen=f"unix:{path}").run()
         assert ended.returncode == 69
         with connected(daemon.address) as client:
             client.ask(b"get q\r\n", b"END\r\n")
 
 
-def test_it_listens_on_several_addresses(tmp_path: Path) -> None:
-    path = tmp_path / "kestreld.sock"
-    with running_daemon(tmp_path, f"listen.memcache=[127.0.0.1:0, 'unix:{path}']") as daemon:
+def test_it_listens_on_several_addresses(short_path: Path) -> None:
+    path = short_path / "kestreld.sock"
+    with running_daemon(short_path, f"listen.memcache=[127.0.0.1:0, 'unix:{path}']") as daemon:
         ready = daemon.logged("ready ")
         tcp, unix = ready.partition("memcache=")[2].split()[0].split(",")
         assert unix == f"unix:{path}"

@@ -69,12 +69,12 @@ def started(daemon: Daemon) -> Iterator[Daemon]:
             daemon.kill()
 
 
-def test_it_says_when_it_is_ready_reloads_lives_and_stops(tmp_path):
+def test_it_says_when_it_is_ready_reloads_lives_and_stops(short_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
+        manager.bind(str(short_path / "notify"))
         manager.settimeout(STOP_S)
-        daemon = ServiceDaemon(tmp_path / "daemon")
-        daemon.variables = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "2000000"}
+        daemon = ServiceDaemon(short_path / "daemon")
+        daemon.variables = {"NOTIFY_SOCKET": str(short_path / "notify"), "WATCHDOG_USEC": "2000000"}
         with started(daemon):
             assert manager.recv(4096) == b"READY=1"
             with QueueClient(daemon.port) as client:
@@ -91,10 +91,10 @@ def test_it_says_when_it_is_ready_reloads_lives_and_stops(tmp_path):
                 assert said == b"WATCHDOG=1"
 
 
-def test_passed_sockets_stand_in_for_those_of_the_configuration(tmp_path):
-    own, shared = tmp_path / "own.sock", tmp_path / "shared.sock"
+def test_passed_sockets_stand_in_for_those_of_the_configuration(short_path):
+    own, shared = short_path / "own.sock", short_path / "shared.sock"
     sockets = ("127.0.0.1", f"{own}|600", f"{shared}|666")
-    daemon = ServiceDaemon(tmp_path / "daemon", QUIET + USERS, names="memcache:own:shared", sockets=sockets)
+    daemon = ServiceDaemon(short_path / "daemon", QUIET + USERS, names="memcache:own:shared", sockets=sockets)
     with started(daemon):
         tcp, *rest = daemon.address.split(",")
         assert rest == [f"unix:{own}", f"unix:{shared}"]
@@ -114,10 +114,10 @@ def test_a_passed_socket_that_others_can_reach_is_refused_while_nobody_has_to_lo
     assert re.search(r"memcache: 0\.0\.0\.0:\d+ is reachable from other machines without authentication", done.stderr)
 
 
-def test_sockets_named_for_the_cache_are_its_and_stand_in_for_listen_cache(tmp_path):
-    own = tmp_path / "own.sock"
+def test_sockets_named_for_the_cache_are_its_and_stand_in_for_listen_cache(short_path):
+    own = short_path / "own.sock"
     names, sockets = "kestreld-memcache.socket:cache:my-cache", ("127.0.0.1", "127.0.0.1", f"{own}|600")
-    daemon = ServiceDaemon(tmp_path / "daemon", QUIET, names=names, sockets=sockets)
+    daemon = ServiceDaemon(short_path / "daemon", QUIET, names=names, sockets=sockets)
     daemon.settings.append("listen.cache=127.0.0.1:1")
     with started(daemon):
         assert "," not in daemon.address
@@ -129,10 +129,10 @@ def test_sockets_named_for_the_cache_are_its_and_stand_in_for_listen_cache(tmp_p
             queues.do(b"get k", b"END\r\n")
 
 
-def test_sockets_named_for_disque_are_those_of_jobs_and_stand_in_for_listen_disque(tmp_path):
-    own = tmp_path / "own.sock"
+def test_sockets_named_for_disque_are_those_of_jobs_and_stand_in_for_listen_disque(short_path):
+    own = short_path / "own.sock"
     names, sockets = "memcache:kestreld-disque:disque", ("127.0.0.1", "127.0.0.1", f"{own}|600")
-    daemon = ServiceDaemon(tmp_path / "daemon", QUIET, names=names, sockets=sockets)
+    daemon = ServiceDaemon(short_path / "daemon", QUIET, names=names, sockets=sockets)
     daemon.settings.append("listen.disque=127.0.0.1:1")
     with started(daemon):
         assert "," not in daemon.address
@@ -164,12 +164,12 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 @pytest.fixture
-def open_path(tmp_path: Path) -> Path:
+def open_path(short_path: Path) -> Path:
     """A folder of the test that any account can get to."""
-    for folder in [tmp_path, *tmp_path.parents]:
+    for folder in [short_path, *short_path.parents]:
         if folder.owner() == pwd.getpwuid(os.geteuid()).pw_name and folder != Path("/") and folder != Path("/tmp"):
             folder.chmod(folder.stat().st_mode | 0o011)
-    return tmp_path
+    return short_path
 
 
 @needs_root
@@ -255,13 +255,13 @@ def test_a_node_of_a_cluster_is_as_hardened_as_a_server_of_its_own():
     assert names == {"ExecStartPre", "ExecStart", "StateDirectory", "RuntimeDirectory", "Environment"}
 
 
-def test_nodes_of_the_unit_run_beside_each_other_and_meet(tmp_path):
+def test_nodes_of_the_unit_run_beside_each_other_and_meet(short_path):
     """With the words that the unit has for each, in folders of the test."""
     lines = settings_of("kestreld@.service")
     variables = dict(
         line.removeprefix("Environment=").strip('"').split("=", 1) for line in lines if "Environment" in line
     )
-    (tmp_path / "kestreld.yaml").write_text("listen: {cache: 127.0.0.1:11211}\njobs: {journal: true}\n")
+    (short_path / "kestreld.yaml").write_text("listen: {cache: 127.0.0.1:11211}\njobs: {journal: true}\n")
     nodes, ports = [], free_ports(2)
     try:
         for port in ports:
@@ -270,10 +270,10 @@ def test_nodes_of_the_unit_run_beside_each_other_and_meet(tmp_path):
                 for name, value in variables.items():
                     words = words.replace(f"${{{name}}}", value).replace(f"${name}", value)
                 for old in ("/etc/kestreld", "/run/kestreld-%i", "/var/lib/kestreld-%i"):
-                    words = words.replace(old, f"{tmp_path}/{port}" if "%i" in old else str(tmp_path))
+                    words = words.replace(old, f"{short_path}/{port}" if "%i" in old else str(short_path))
                 return [sys.executable, "-m", *words.replace("%i", str(port)).replace("/usr/bin/", "").split()]
 
-            (tmp_path / str(port)).mkdir()
+            (short_path / str(port)).mkdir()
             for line in lines:
                 name, _, words = line.partition("=")
                 if name == "ExecStartPre":
@@ -285,8 +285,8 @@ def test_nodes_of_the_unit_run_beside_each_other_and_meet(tmp_path):
                     )
             ready = nodes[-1].stderr.readline()
             assert f"disque=127.0.0.1:{port} cluster=127.0.0.1:{port + 10_000}" in ready, ready
-            assert f"memcache=unix:{tmp_path}/{port}/kestreld.sock" in ready
-            assert (tmp_path / str(port) / "spool").is_dir()
+            assert f"memcache=unix:{short_path}/{port}/kestreld.sock" in ready
+            assert (short_path / str(port) / "spool").is_dir()
         first, second = (f"127.0.0.1:{port}" for port in ports)
         meet = [sys.executable, "-m", "kestrelctl", "cluster", "meet", second, "-s", first]
         met = forked.run(meet, None, 60, cwd=ROOT, env=environment(), text=True)

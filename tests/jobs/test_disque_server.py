@@ -158,13 +158,13 @@ def test_commands_are_renamed_or_gone(tmp_path: Path) -> None:
     assert (code, "there is no such command" in said) == (1, True)
 
 
-def test_a_unix_socket_has_the_mode_that_was_asked_for(tmp_path: Path) -> None:
+def test_a_unix_socket_has_the_mode_that_was_asked_for(short_path: Path) -> None:
     options = ("--port", "0", "--unixsocket", "d.sock", "--unixsocketperm", "770")
-    with disque_server(tmp_path, *options) as server:
-        assert server.address == f"unix:{tmp_path}/d.sock"
-        assert stat.S_IMODE((tmp_path / "d.sock").stat().st_mode) == 0o770
+    with disque_server(short_path, *options) as server:
+        assert server.address == f"unix:{short_path}/d.sock"
+        assert stat.S_IMODE((short_path / "d.sock").stat().st_mode) == 0o770
         with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(tmp_path / "d.sock"))
+            client.connect(str(short_path / "d.sock"))
             client.sendall(b"CLIENT LIST\r\n")
             assert b" flags=U " in client.recv(65536)
 

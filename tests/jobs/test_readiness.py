@@ -45,7 +45,7 @@ def test_a_server_says_that_it_is_ready_when_it_serves_its_jobs(tmp_path: Path) 
         assert b"registered_jobs:20000\r\n" in client("INFO", "jobs")
 
 
-def test_it_is_not_ready_before_that_and_serves_queues(tmp_path: Path) -> None:
+def test_it_is_not_ready_before_that_and_serves_queues(short_path: Path) -> None:
     seen: list[Answer] = []
 
     def look(daemon: WatchedStart) -> None:
@@ -54,11 +54,11 @@ def test_it_is_not_ready_before_that_and_serves_queues(tmp_path: Path) -> None:
         with QueueClient(daemon.port) as client:
             client.put("q", b"x")
 
-    write_job_log(tmp_path / "spool", 100_000)
+    write_job_log(short_path / "spool", 100_000)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
+        manager.bind(str(short_path / "notify"))
         manager.settimeout(STOP_S)
-        daemon = WatchedStart(tmp_path, look, str(tmp_path / "notify"))
+        daemon = WatchedStart(short_path, look, str(short_path / "notify"))
         daemon.start()
         try:
             assert (seen[0].status, seen[0].body) == (503, b"reading jobs\n")

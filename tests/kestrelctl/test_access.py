@@ -98,9 +98,9 @@ def test_where_nobody_has_to_log_in_the_password_is_not_sent(
     assert b"login" not in kestrelctl("stats").out
 
 
-def test_a_unix_socket_needs_no_user(tmp_path: Path) -> None:
-    with running_daemon(tmp_path, config=USERS, listen=f"unix:{tmp_path}/k.sock") as daemon:
-        ctl = Kestrelctl(daemon.address, tmp_path)
+def test_a_unix_socket_needs_no_user(short_path: Path) -> None:
+    with running_daemon(short_path, config=USERS, listen=f"unix:{short_path}/k.sock") as daemon:
+        ctl = Kestrelctl(daemon.address, short_path)
         assert ctl("put", "q", "x").code == 0
         assert as_user(ctl, "alice", "all of it")("get", "q").out == b"x"
         assert ctl("dump-config").code == 0

@@ -116,9 +116,9 @@ def test_processor_time_of_the_server_is_counted(kestrelctl: Kestrelctl, daemon:
     assert 1 < figures(run)["server_cpu_us_op"] < 1000
 
 
-def test_behind_a_unix_socket_the_server_is_known(tmp_path: Path) -> None:
-    with running_daemon(tmp_path / "daemon", listen=f"unix:{tmp_path}/socket") as daemon:
-        run = Kestrelctl(daemon.address, tmp_path)("bench", "flood", "-n", "200", "-o", "json")
+def test_behind_a_unix_socket_the_server_is_known(short_path: Path) -> None:
+    with running_daemon(short_path / "daemon", listen=f"unix:{short_path}/socket") as daemon:
+        run = Kestrelctl(daemon.address, short_path)("bench", "flood", "-n", "200", "-o", "json")
     assert run.code == 0
     assert figures(run)["server_cpu_us_op"] > 1
 

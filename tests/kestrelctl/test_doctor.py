@@ -145,8 +145,8 @@ def test_without_a_server_the_machine_is_looked_at_and_it_is_exit_69(watched: Da
     assert run.err.startswith(f"kestrelctl: cannot reach {watched.address}")
 
 
-def test_a_server_on_a_unix_socket_is_found_by_it(tmp_path: Path) -> None:
-    with installed_daemon(tmp_path, listen=f"unix:{tmp_path}/s") as daemon:
+def test_a_server_on_a_unix_socket_is_found_by_it(short_path: Path) -> None:
+    with installed_daemon(short_path, listen=f"unix:{short_path}/s") as daemon:
         _, found = examined(daemon)
     assert (found["descriptors"][0], found["spool"][0], found["admin port"][1]) == ("ok", "ok", "off")
 

@@ -2,6 +2,7 @@
 
 import re
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -126,9 +127,9 @@ def test_a_signal_ends_a_wait_without_a_word(kestrelctl: Kestrelctl, queue: str,
     assert (run.returncode, out, err) == (code, b"", b"")
 
 
-def test_the_server_may_listen_on_a_unix_socket(own_daemon: Daemon, kestrelctl: Kestrelctl) -> None:
+def test_the_server_may_listen_on_a_unix_socket(own_daemon: Daemon, kestrelctl: Kestrelctl, short_path: Path) -> None:
     own_daemon.stop()
-    own_daemon.listen = f"unix:{own_daemon.folder}/s"
+    own_daemon.listen = f"unix:{short_path}/s"
     own_daemon.start()
     assert kestrelctl("put", "q", "x", "-s", own_daemon.address).code == 0
     assert kestrelctl("get", "q", "-s", own_daemon.address).out == b"x"

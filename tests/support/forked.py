@@ -25,7 +25,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support import short_paths
 from tests.support.process import TICKS_PER_S, environment
 
 ROOT: Final = Path(__file__).parents[2]
@@ -167,7 +167,7 @@ _forkers: list[int] = []
 @cache
 def _door() -> tuple[socket.socket, Path]:
     """Where shells ask, and its path."""
-    listener, path = socket.socket(socket.AF_UNIX), Path(tempfile.mkdtemp(prefix="forked-"), "s")
+    listener, path = socket.socket(socket.AF_UNIX), short_paths.new_folder() / "s"
     listener.bind(str(path))
     listener.listen(100)
     return listener, path

@@ -3,11 +3,12 @@
 import os
 import re
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from tests.support import short_paths
 
 
 def server_pid(spool: Path) -> int:
@@ -36,10 +37,9 @@ def await_end(pid: int) -> None:
 @contextmanager
 def new_spool() -> Iterator[Path]:
     """A path that is short enough for a Unix socket. A server that was started there is killed."""
-    with tempfile.TemporaryDirectory(prefix="kestreld-") as folder:
-        spool = Path(folder, "spool")
-        try:
-            yield spool
-        finally:
-            if (spool / ".socket").exists():
-                end_server(spool)
+    spool = short_paths.new_folder() / "spool"
+    try:
+        yield spool
+    finally:
+        if (spool / ".socket").exists():
+            end_server(spool)

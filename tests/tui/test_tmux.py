@@ -75,10 +75,10 @@ def load(daemon: Daemon) -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux, which is not installed")
-def test_every_screen_in_a_terminal_while_the_server_is_busy(tmp_path: Path) -> None:
+def test_every_screen_in_a_terminal_while_the_server_is_busy(tmp_path: Path, short_path: Path) -> None:
     command = f"{sys.executable} -m kestrelctl top -i 200ms --sort -items -s"
     with running_daemon(tmp_path / "kestreld", admin="127.0.0.1:0") as daemon:
-        terminal = Terminal(tmp_path, f"{command} {daemon.address}")
+        terminal = Terminal(short_path, f"{command} {daemon.address}")
         try:
             with load(daemon):
                 look_at_every_screen(terminal, daemon)

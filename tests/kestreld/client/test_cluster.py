@@ -354,13 +354,13 @@ def test_users_and_their_rights(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
-def test_tls_and_unix_sockets(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "ca")
+def test_tls_and_unix_sockets(short_path: Path) -> None:
+    authority = Authority(short_path / "ca")
     certificate, key = authority.issue_server()
     config = f"tls: {{certificate: {certificate}, key: {key}}}\n"
     with (
-        running_daemon(tmp_path / "a", config=config, listen="tls:127.0.0.1:0") as secured,
-        running_daemon(tmp_path / "b", listen=f"unix:{tmp_path}/b.sock") as local,
+        running_daemon(short_path / "a", config=config, listen="tls:127.0.0.1:0") as secured,
+        running_daemon(short_path / "b", listen=f"unix:{short_path}/b.sock") as local,
     ):
         secured_address = f"tls:{secured.address.removeprefix('tls:')}"
         with KestrelCluster([secured_address, local.address], ca=str(authority.certificate)) as cluster:

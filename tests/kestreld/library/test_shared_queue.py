@@ -213,8 +213,8 @@ def test_closing_sends_those_who_wait_away_and_returns_open_reads(common_spool: 
 # The server
 
 
-def test_the_kestreld_that_serves_the_spool_is_joined(tmp_path: Path) -> None:
-    with running_daemon(tmp_path, listen=f"unix:{tmp_path}/k.sock") as daemon:
+def test_the_kestreld_that_serves_the_spool_is_joined(short_path: Path) -> None:
+    with running_daemon(short_path, listen=f"unix:{short_path}/k.sock") as daemon:
         with opened(daemon.spool) as queue, QueueClient(daemon.address) as client:
             queue.add(b"1")
             assert client.get("work") == b"1"
