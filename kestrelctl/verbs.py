@@ -33,6 +33,7 @@ VERBS: Final = {
     "consumers": "consumers.consumers",
     "move": "move.move",
     "copy": "copy.copy",
+    "dead": "dead.dead",
     "redrive": "redrive.redrive",
     "export": "export_items.export_items",
     "import": "import_items.import_items",
@@ -86,6 +87,7 @@ VERBS: Final = {
     "jobs stat": "job_queues.jobs_stat",
     "jobs count": "job_queues.jobs_count",
     "jobs pause": "job_queues.jobs_pause",
+    "jobs dead": "job_queues.jobs_dead",
     "jobs redrive": "job_queues.jobs_redrive",
     "jobs qdel": "job_queues.jobs_qdel",
     "jobs restart": "job_queues.jobs_restart",
@@ -140,7 +142,7 @@ GROUPS: Final = {
 TOPICS: Final = {
     "Items": (
         *("put", "get", "peek", "items", "tail", "lease", "cancel", "run-now"),
-        *("move", "copy", "redrive", "export", "import"),
+        *("move", "copy", "dead", "redrive", "export", "import"),
     ),
     "Queues": (
         *("ls", "stats", "consumers", "readers", "history", "wait"),

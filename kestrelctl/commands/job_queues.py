@@ -1,4 +1,4 @@
-"""kestrelctl jobs ls, scan, peek, stat, count, pause, redrive, qdel, restart"""
+"""kestrelctl jobs ls, scan, peek, stat, count, pause, dead, redrive, qdel, restart"""
 
 import os
 from contextlib import suppress
@@ -12,6 +12,7 @@ from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.options import Answer, JobQueueArgument, Output, RemoteJobs, YesOption, duration_ms
 from kestrelctl.items.job_rows import (
     DEAD_COLUMNS,
+    LETTER_COLUMNS,
     PEEK_COLUMNS,
     QUEUE_COLUMNS,
     SCAN_COLUMNS,
@@ -122,6 +123,27 @@ def jobs_peek(
     rows = [peeked_row(job, output.layout, more) for job, more in zip(found, known, strict=False)]
     if not output.write_rows(rows, DEAD_COLUMNS if origin else PEEK_COLUMNS):
         raise Failure(ExitCode.NEGATIVE, f"{name} is empty")
+
+
+def jobs_dead(
+    name: JobQueueArgument,
+    output: Output,
+    remote: RemoteJobs,
+    number: Annotated[int, option("-n", min=1, metavar="N", help="Look at up to N jobs, the oldest first.")] = 100,
+) -> None:
+    """List the dead letters of a queue: where each comes from and why, how often it failed, when it was put first.
+
+    They stay where they are. `reason` is retries or asked (by DEADJOB), `nacks` how often workers gave it back,
+    `additional_deliveries` how often it was queued again for other reasons, `put_at_ms` when it was added, `dead_at_ms`
+    since when it is a dead letter. Other jobs of the queue are left out, and those that workers have.
+
+    Exit 1 when there is none.
+    """
+    client = remote.client()
+    found = client.ask(commands.qpeek(os.fsencode(name), number))
+    rows = [peeked_row(job, output.layout, letter) for job, letter in client.letters(found)]
+    if not output.write_rows(rows, LETTER_COLUMNS):
+        raise Failure(ExitCode.NEGATIVE, f"{name} has no dead letters")
 
 
 def jobs_stat(name: JobQueueArgument, output: Output, remote: RemoteJobs) -> None:

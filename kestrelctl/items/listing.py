@@ -21,6 +21,7 @@ from kestrelctl.shell.output import (
 from kestreld.client.blocks import Cell
 
 COLUMNS: Final = ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "is_open", "state", "text"]
+DEAD_COLUMNS: Final = ["id", "origin", "reason", "origin_attempts", "put_at_ms", "add_ms", "bytes", "text"]
 COLUMNS_OF: Final = {
     "waiting": ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "origin", "reason", "text"],
     "delayed": ["id", "add_ms", "due_at_ms", "left_ms", "bytes", "flags", "text"],

@@ -10,7 +10,7 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld import errors
 from kestreld.client import job_commands as commands
 from kestreld.client.access import Login
-from kestreld.client.job_commands import JobCommand, JobName, Shown
+from kestreld.client.job_commands import Job, JobCommand, JobName, Shown
 from kestreld.client.job_connection import JobConnection
 
 T = TypeVar("T")
@@ -82,6 +82,14 @@ class JobsClient(JobConnection):
         for stat, count in zip(counted, counted, strict=True):
             if stat is not None and count is not None:
                 yield stat | count
+
+    def letters(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Shown]]]:
+        """Those that are dead letters, and all there is to say of each."""
+        shown = self.ask_all([command for job in jobs for command in (commands.deadshow(job), commands.show(job))])
+        for job, dead, life in zip(jobs, shown, shown, strict=False):
+            if dead is not None and life is not None:
+                put_at_ms = int(str(life["ctime"])) // 1_000_000
+                yield job, {**dead, "put_at_ms": put_at_ms, "dead_at_ms": dead["dead-since"]}
 
     def dead_letters(self, jobs: Sequence[JobName]) -> Iterator[dict[str, Shown]]:
         """Where each comes from, if it is a dead letter."""

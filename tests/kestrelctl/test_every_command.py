@@ -41,13 +41,16 @@ NEEDS: Final = {
 }
 WITH_OTHER_NODES: Final = {"cluster meet", "cluster forget"}  # tests of these have several
 UNKNOWN_JOB: Final = "D-00000000-AAAAAAAAAAAAAAAAAAAAAAAA-05a1"
-BY_ADMIN_PORT: Final = {"items", "tail", "copy", "export", "readers", "consumers", "cancel", "run-now", "redrive"}
+BY_ADMIN_PORT: Final = {
+    *("items", "tail", "copy", "export", "readers", "consumers", "cancel", "run-now", "dead", "redrive"),
+}
 # nagios decides here.
 DOWN_CODES: Final = {"check": 2, "cluster status": 2}
 NOTHING_TO_UNDO: Final = b"kestrelctl: nothing to undo for %b: trash_seconds is 0, or has expired\n"
 # There is nothing to undo, delayed or dead, and the machine may not be well.
-CODES: Final[dict[str, set[int]]] = {"undo": {1}, "doctor": {0, 1, 88}, "cancel": {1}, "run-now": {1}, "redrive": {1}}
-JOB_VERBS = ("ack", "fastack", "nack", "enqueue", "dequeue", "delete", "working", "show", "wait", "redrive")
+CODES: Final[dict[str, set[int]]] = {"undo": {1}, "doctor": {0, 1, 88}}
+CODES |= {verb: {1} for verb in ("cancel", "run-now", "dead", "redrive")}
+JOB_VERBS = ("ack", "fastack", "nack", "enqueue", "dequeue", "delete", "working", "show", "wait", "dead", "redrive")
 CODES |= {f"lease {verb}": {1} for verb in ("confirm", "extend", "give-back")}
 CODES |= {f"jobs {verb}": {1} for verb in JOB_VERBS}
 # JSON keys of some items and consumers only; tests of these commands see them.

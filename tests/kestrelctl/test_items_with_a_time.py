@@ -247,6 +247,28 @@ def test_dead_letters_go_back_where_they_came_from(own: Kestrelctl) -> None:
     assert own("get", "fragile").out == b"own"
 
 
+def test_dead_letters_are_listed_with_where_they_come_from_why_and_since_when(own: Kestrelctl) -> None:
+    own("put", "dead", "put here")
+    assert own("dead", "dead").code == 1
+    own("put", "fragile", "--lines", stdin=b"a\nb\nc\n")
+    (put, *_) = objects(own, "items", "fragile")
+    for _ in range(6):
+        own("get", "fragile", "--lease", "1s", "--exec", "false")
+    header, first, *rest = own("dead", "dead").out.decode().splitlines()
+    columns = ["id", "origin", "reason", "origin_attempts", "put_at_ms", "add_ms", "bytes", "text"]
+    assert header.split("\t") == columns
+    cells = dict(zip(columns, first.split("\t"), strict=True))
+    assert cells == cells | {"id": "2", "origin": "fragile", "reason": "failed", "origin_attempts": "2", "text": "a"}
+    assert int(cells["put_at_ms"]) == put["add_ms"]
+    assert int(cells["add_ms"]) > int(cells["put_at_ms"])
+    assert [row.split("\t")[-1] for row in rest] == ["b", "c"]
+    assert [one["data"] for one in objects(own, "dead", "dead", "--limit", "2")] == ["a", "b"]
+    assert [one["data"] for one in objects(own, "dead", "dead", "--grep", "c")] == ["c"]
+    assert own("dead", "dead", "--grep", "put").code == 1
+    own("redrive", "dead")
+    assert own("dead", "dead").code == 1
+
+
 def test_a_redrive_goes_on_in_slices_until_all_are_back(own: Kestrelctl) -> None:
     own("put", "dead", "--lines", stdin=b"".join(b"%d\n" % number for number in range(2500)))
     assert own("redrive", "dead", "--to", "work").out == b"queue\titems\nwork\t2500\n"

@@ -192,7 +192,16 @@ def test_dead_letters_are_shown_with_where_they_come_from_and_sent_back(kestrelc
     assert kestrelctl("jobs", "nack", job_id).code == 0
     (dead,) = document(kestrelctl("jobs", "peek", f"{queue}.dead", "--origin", "-o", "json"))
     assert (dead["id"], dead["origin"], dead["reason"], dead["nacks"]) == (job_id, queue, "retries", 1)
-    assert document(kestrelctl("jobs", "show", job_id, "-o", "json"))["origin"] == queue
+    shown = document(kestrelctl("jobs", "show", job_id, "-o", "json"))
+    assert shown["origin"] == queue
+    add(kestrelctl, f"{queue}.dead", "put here")
+    (letter,) = document(kestrelctl("jobs", "dead", f"{queue}.dead", "-o", "json"))
+    assert letter == dead | {"put_at_ms": shown["ctime"] // 1_000_000, "dead_at_ms": dead["dead_since"]}
+    assert letter["put_at_ms"] <= letter["dead_at_ms"]
+    header, row = kestrelctl("jobs", "dead", f"{queue}.dead").out.decode().splitlines()
+    assert header == "id\torigin\treason\tnacks\tadditional_deliveries\tput_at_ms\tdead_at_ms\tbody"
+    assert row.split("\t")[:4] == [job_id, queue, "retries", "1"]
+    assert kestrelctl("jobs", "dead", queue).code == 1
     assert kestrelctl("jobs", "redrive", f"{queue}.dead").out == b"1\n"
     assert kestrelctl("jobs", "redrive", f"{queue}.dead").code == 1
     (row,) = kestrelctl("jobs", "peek", queue, "--no-headers", "--fields", "id,origin").out.splitlines() or [b""]

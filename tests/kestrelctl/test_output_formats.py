@@ -35,11 +35,13 @@ LINES: Final = {
     "consumers": "consumers a",
     "readers-ls": "readers ls a",
     "repair": "repair a",
+    "dead": "dead dead",
     "redrive": "redrive b --to c --dry-run",
     "cache-stats": "cache stats",
     "cluster-nodes": "cluster nodes",
     "jobs-get": "jobs get many",
     "jobs-peek": "jobs peek j",
+    "jobs-dead": "jobs dead poison.dead",
     "jobs-scan": "jobs scan --in j",
     "jobs-ls": "jobs ls",
     "jobs-stat": "jobs stat j",
@@ -72,15 +74,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, di
         client.put("x", b"only there")
     (folder / "k").write_bytes(struct.pack("<BIQQ", 2, 17, 1_700_000_000_000, 0) + b"x")
     settings = ("listen.cache=127.0.0.1:0", "listen.disque=127.0.0.1:0")
+    settings += ("queues.frail.max_retries=1", "queues.frail.move_failed_to=dead")
     with running_daemon(folder / "daemon", *settings, admin="127.0.0.1:0") as daemon:
         with QueueClient(daemon.port) as client:
             client.put("a", b"one", b'a\ttab, a "quote"\nand a line', "ünd \U0001f40d".encode(), b"\xff")
             client.put("b+child", b"two")
             client.put("b", b"two")
+            for data in (b"poison", b"a\ttab"):
+                client.put("frail", data)
+                for _ in range(2):
+                    client.get("frail/open")
+                    client.get("frail/abort")
         with resp_client(daemon.disque) as jobs:
             job_id, *_ = [jobs.job("j", body).decode() for body in (b"one", b"a\ttab\n", b"\xff")]
             for _ in range(20):
                 jobs.job("many")
+            jobs("DEADJOB", *[jobs.job("poison", body) for body in (b"one", b"a\ttab\n")])
         words = {"S": str(daemon.spool), "O": str(stopped.spool), "K": str(folder / "k"), "T": daemon.address}
         yield daemon, {**words, "J": job_id}
 

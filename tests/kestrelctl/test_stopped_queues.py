@@ -91,6 +91,7 @@ def ctl(stopped: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Kestrelctl
         "move lost sound",
         "copy sound lost --max 1",
         "move sound lost --max 1",
+        "dead lost",
         "redrive lost --yes",
         "redrive lost --to sound --dry-run",
         "consumers lost",
