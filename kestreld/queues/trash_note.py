@@ -70,6 +70,8 @@ def note_of(reader: Reader, journal: Journal, what: str, now_ms: int) -> Note:
     queue.flush_counters()
     dropped = [item_id(reader.window[index]) for index in range(reader.returned)]
     ended = [*map(item_id, reader.ended_in_memory()), *(item_id(move.record) for move in reader.moving)]
+    if reader.held is not None:  # what came back, and no DUE record is about
+        dropped += [one for one in reader.held.unnoted if one in reader.held.ready]
     items = reader.items
     if what == DELETE:
         dropped += reader.open

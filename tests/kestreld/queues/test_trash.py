@@ -11,7 +11,8 @@ import pytest
 from kestreld.errors import JournalFailed
 from kestreld.journal.records import Reason, item_data, item_flags, item_times_ms
 from kestreld.queues import repairing
-from kestreld.queues.leases import confirm, lease
+from kestreld.queues.leases import confirm, fail, give_back, lease
+from kestreld.queues.reader import Reader
 from tests.support.engine import Engine, LateFiles, QuickFiles
 from tests.support.faulty_files import FaultyFiles
 from tests.support.mortal_files import Killed, MortalFiles
@@ -134,6 +135,22 @@ def test_a_delete_brings_back_what_was_leased_as_waiting_and_without_its_key(eng
     assert not confirm(reader, leased[0])
     assert reader.find_key(b"order-17") == 0
     assert engine.drain("work") == [b"leased"]
+
+
+@pytest.mark.parametrize("come_back", [give_back, fail])
+@either
+def test_what_came_back_from_a_lease_is_brought_back(
+    engine: Engine, how: str, come_back: Callable[[Reader, int, int], bool]
+) -> None:
+    engine.configure(trash_ms=KEPT_MS, max_retries=9)
+    engine.put("work", b"a", b"b")
+    leased = lease(engine.reader("work"), engine.clock.wall_ms, HOUR_MS, "")
+    assert leased is not None
+    assert come_back(engine.reader("work"), leased[0], engine.clock.wall_ms)
+    engine.end_turn()
+    drop(engine, how)
+    assert undone(engine, "work") == (2, 0)
+    assert engine.drain("work") == [b"a", b"b"]
 
 
 @either
