@@ -9,6 +9,7 @@ from typing import Any, Final
 from kestreld.errors import InvalidType, InvalidValue
 
 FAR_MS: Final = 1 << 53  # nobody waits longer
+REASON_BYTES_MAX: Final = 200
 
 
 def whole(value: object, what: str, lowest: int = 0, *, may_be_none: bool = False) -> int:
@@ -77,6 +78,26 @@ def text(value: object, what: str, *, may_be_empty: bool = False, is_secret: boo
     if not (value or may_be_empty):
         raise InvalidValue(what, "a str that is not empty", value)
     return value
+
+
+def reason(value: object, what: str) -> str:
+    """Why an item failed: "" for None."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidType(what, "None or a str", value)
+    if problem := reason_problem(value):
+        raise InvalidValue(what, f"a str that {problem}", value)
+    return value
+
+
+def reason_problem(text: str) -> str:
+    """What the text lacks to be why an item failed; "" = nothing."""
+    if not text:
+        return "is not empty"
+    if not text.isprintable():
+        return "consists of printable characters"
+    return f"takes at most {REASON_BYTES_MAX} bytes" if len(text.encode()) > REASON_BYTES_MAX else ""
 
 
 def path(value: object, what: str) -> str:

@@ -13,7 +13,7 @@ from kestreld.journal.discovery import JournalFile
 from kestreld.journal.found_segments import records_in
 from kestreld.journal.kestrel import ops
 from kestreld.journal.kestrel.salvage import stretches
-from kestreld.journal.records import Due, Origin, Why
+from kestreld.journal.records import Due, FailedItem, Origin, Why
 from kestreld.journal.recovery import must_be_torn
 from kestreld.journal.salvage import Salvage
 from kestreld.journal.segment import decode_header, parse_segment_name
@@ -31,6 +31,7 @@ NO_TIME: Final = -1
 NO_ID: Final = 0
 NO_ATTEMPTS: Final = -1
 KESTREL_ROWS: Final = 1 << 16
+Failures = dict[tuple[int, int, int], str]
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Endings:
     """What became of items, as arrays: `events` index EVENTS, and the ids from `firsts` to `lasts` are meant.
 
     `at_ms` NO_TIME and `firsts` NO_ID: unknown. `readers` 0 = all. `due_at_ms` 0 = none, `attempts` NO_ATTEMPTS = not
-    said; None = of all.
+    said; None = of all. `failures` are why items failed, by reader, id and attempts.
     """
 
     events: Any
@@ -67,6 +68,7 @@ class Endings:
     lasts: Any
     due_at_ms: Any = None
     attempts: Any = None
+    failures: Failures = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -93,7 +95,7 @@ class DamagedStretch:
 @dataclass(slots=True)
 class Progress:
     """What is known while a file is read: readers' names, how much was read, the next item's id, how many items were
-    ever put in the journal, and what was said of items before their PUTs.
+    ever put in the journal, what was said of items before their PUTs, and why some failed whose count has yet to come.
     """
 
     names: dict[int, str] = field(default_factory=dict)
@@ -103,6 +105,7 @@ class Progress:
     put_items: int = 0
     due: dict[int, Due] = field(default_factory=dict)
     origins: dict[int, Origin] = field(default_factory=dict)
+    failures: dict[FailedItem, str] = field(default_factory=dict)
 
 
 Piece = Puts | Endings | DamagedStretch
@@ -164,7 +167,7 @@ def _read_before(buffer: bytes, at: int, end: int, progress: Progress) -> int:
     """Skip what was read before, learning readers' names; returns where it ends."""
     for block in blocks(buffer, at, end):
         _note_ids(block, progress)
-        _other_endings(buffer, block, progress, is_compacted=False)
+        _other_endings(buffer, block, progress, {}, is_compacted=False)
         _forget_puts(block, progress)
         at = block.end
     return at
@@ -237,7 +240,8 @@ def _forget_puts(block: Block, progress: Progress) -> None:
 def _pieces(buffer: bytes, block: Block, progress: Progress, *, is_compacted: bool) -> Iterator[Piece]:
     progress.records += block.records
     _note_ids(block, progress)
-    endings = _other_endings(buffer, block, progress, is_compacted=is_compacted)
+    failures: Failures = {}
+    endings = _other_endings(buffer, block, progress, failures, is_compacted=is_compacted)
     if is_compacted:
         endings = []  # what it says of items its originals have said
     puts = block.puts
@@ -267,7 +271,9 @@ def _pieces(buffer: bytes, block: Block, progress: Progress, *, is_compacted: bo
         )
     if endings:
         columns = np.array(endings, np.int64).T
-        yield Endings(columns[0].astype(np.int8), *columns[1:])
+        said = Endings(columns[0].astype(np.int8), *columns[1:])
+        said.failures = failures
+        yield said
 
 
 LATEST_MS: Final = (1 << 63) // 1000 - 1  # as microseconds in 64 bits
@@ -327,7 +333,7 @@ class _Notes:
 
 
 def _other_endings(
-    buffer: bytes, block: Block, progress: Progress, *, is_compacted: bool
+    buffer: bytes, block: Block, progress: Progress, failures: Failures, *, is_compacted: bool
 ) -> list[tuple[int, int, int, int, int, int, int]]:
     endings = []
     notes = None
@@ -337,7 +343,8 @@ def _other_endings(
     for record_type, start, end in others:
         if record_type in _NOTES:
             notes = notes or _Notes(block, progress, is_compacted=is_compacted)
-            endings += _noted(buffer, record_type, start, end, notes, progress, is_next=start >= block.end)
+            is_next = start >= block.end
+            endings += _noted(buffer, record_type, start, end, notes, progress, failures, is_next=is_next)
             continue
         body = buffer[start + records.FRAME_BYTES : end]
         if record_type == records.Type.DONE:
@@ -350,6 +357,10 @@ def _other_endings(
             item_id = min(abort.item_id, LATEST_MS)
             at_ms = min(abort.at_ms, LATEST_MS)
             endings.append((ABORTED_EVENT, abort.reader, at_ms, item_id, item_id, 0, abort.times))
+            _tell(progress, failures, abort.reader, item_id, abort.times)
+        elif record_type == records.Type.FAILURE:
+            failed, text = records.read_failure(body)
+            progress.failures[failed] = text
         elif record_type == records.Type.READER:
             change = records.read_reader(body)
             progress.names[change.reader] = change.name
@@ -369,6 +380,7 @@ def _noted(
     end: int,
     notes: _Notes,
     progress: Progress,
+    failures: Failures,
     *,
     is_next: bool,
 ) -> list[tuple[int, int, int, int, int, int, int]]:
@@ -388,8 +400,15 @@ def _noted(
         elif not is_next:
             event, one = _HELD_EVENTS[due.why], min(due.item_id, LATEST_MS)
             at_ms, due_at_ms = min(due.at_ms, LATEST_MS), min(due.due_at_ms, LATEST_MS)
+            _tell(progress, failures, due.reader, one, due.attempts)
             return [(event, due.reader, at_ms, one, one, due_at_ms, due.attempts)]
     return []
+
+
+def _tell(progress: Progress, failures: Failures, reader: int, one: int, attempts: int) -> None:
+    """An item has failed, and why has been said before."""
+    if progress.failures and (text := progress.failures.pop((reader, one), None)) is not None:
+        failures[reader, one, attempts] = text
 
 
 # Kestrel's own files

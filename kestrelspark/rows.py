@@ -50,6 +50,7 @@ COLUMNS: Final = {
     "journal_id": pa.int64(),
     VALUE: pa.binary(),
     CORRUPT: pa.string(),
+    "failure_reason": pa.string(),
 }
 Column = Callable[[], Any]
 _log: Final = logging.getLogger("kestrelspark")
@@ -216,6 +217,7 @@ def _put_batch(puts: Puts, buffer: bytes, file: JournalFile, selection: RowSelec
         "attempts": lambda: _origins(puts, pa.int64(), lambda origin: origin.attempts),
         "origin": lambda: _origins(puts, pa.string(), lambda origin: text_of(origin.queue)),
         "reason": lambda: _origins(puts, pa.string(), lambda origin: origin.reason_word),
+        "failure_reason": lambda: _origins(puts, pa.string(), lambda origin: origin.failure or None),
         VALUE: lambda: pa.array(
             list(map(buffer.__getitem__, map(slice, puts.starts.tolist(), puts.ends.tolist()))), pa.binary()
         ),
@@ -250,6 +252,7 @@ def _ending_batches(endings: Endings, file: JournalFile, selection: RowSelection
             ids,
             None if due_at_ms is None else due_at_ms[of],
             None if attempts is None else attempts[of],
+            endings.failures,
         )
         yield _ending_batch(part, file, selection, progress)
 
@@ -267,6 +270,7 @@ def _ending_batch(endings: Endings, file: JournalFile, selection: RowSelection, 
         "attempts": lambda: (
             pa.nulls(count, pa.int64()) if attempts is None else numbers(attempts, attempts == NO_ATTEMPTS)
         ),
+        "failure_reason": lambda: _failures(endings),
     }
     return _batch(columns, count, file, selection)
 
@@ -275,12 +279,20 @@ def _due_times(due_at_ms: Any, count: int) -> Any:
     return pa.nulls(count, INSTANT) if due_at_ms is None else instants(due_at_ms, due_at_ms == 0)
 
 
-def _origins(puts: Puts, kind: Any, cell: Callable[[Origin], int | str]) -> Any:
+def _origins(puts: Puts, kind: Any, cell: Callable[[Origin], int | str | None]) -> Any:
     """A cell for each put that was moved here; null for the others."""
     if not puts.origins:
         return pa.nulls(len(puts.ids), kind)
     found = map(puts.origins.get, puts.ids.tolist())
     return pa.array([None if origin is None else cell(origin) for origin in found], kind)
+
+
+def _failures(endings: Endings) -> Any:
+    """Why an item failed, beside the count of that; null where nobody said."""
+    if not endings.failures:
+        return pa.nulls(len(endings.firsts), pa.string())
+    failed = zip(endings.readers.tolist(), endings.firsts.tolist(), endings.attempts.tolist(), strict=True)
+    return pa.array(list(map(endings.failures.get, failed)), pa.string())
 
 
 def _corrupt_batch(damage: DamagedStretch, file: JournalFile, selection: RowSelection) -> Iterator[Any]:

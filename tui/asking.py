@@ -57,6 +57,7 @@ class WaitingItem:
     until_at_ms: int | None = None
     client: str = ""  # the address of whoever has leased it
     origin: str = ""  # of a dead letter: the queue it comes from, and why
+    failure: str = ""  # why it failed last, in the words of whoever had it
 
 
 @dataclass(slots=True)
@@ -205,6 +206,7 @@ def _item(row: dict[str, Any]) -> WaitingItem:
         row.get("until_at_ms"),
         row.get("client", ""),
         f"{origin['reason']} on {origin['queue']}" if origin is not None else "",
+        row.get("failure_reason", ""),
     )
 
 

@@ -8,6 +8,7 @@ from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.options import QueueArgument, Remote, duration_ms, span_ms
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import remark
+from kestreld.checks import reason_problem
 
 if TYPE_CHECKING:
     from kestrelctl.remote.client import KestrelClient
@@ -63,6 +64,9 @@ def lease_give_back(
     failed: Annotated[
         bool, option("--failed", help="It has failed: this counts, and it waits as retry_delays of the queue say.")
     ] = False,
+    reason: Annotated[
+        str, option(metavar="TEXT", help="With --failed: why, in at most 200 bytes, for `items` and `dead`.")
+    ] = "",
 ) -> None:
     """Give a leased item back: it is delivered again, before what waits.
 
@@ -71,9 +75,14 @@ def lease_give_back(
     if failed and delay:
         raise Failure(ExitCode.USAGE, "--failed and --delay are mutually exclusive: retry_delays of the queue say when")
 
+    if reason and not failed:
+        raise Failure(ExitCode.USAGE, "--reason says why an item has failed: it requires --failed")
+    if reason and (problem := reason_problem(reason)):
+        raise Failure(ExitCode.USAGE, f"--reason needs a text that {problem}")
+
     def give_back(client: "KestrelClient") -> bool:
         name = os.fsencode(queue)
-        return client.fail(name, token) if failed else client.give_back(name, token, delay or 0)
+        return client.fail(name, token, reason) if failed else client.give_back(name, token, delay or 0)
 
     _change(remote, queue, token, give_back)
     remark(f"{token} of {queue} has failed" if failed else f"gave back {token} of {queue}")

@@ -13,7 +13,7 @@ from kestrelctl.shell.output import write_data
 from kestrelctl.shell.progress import Advance, progress
 
 LINES_AT_A_TIME: Final = 200
-ATTRIBUTES: Final = ("due_at_ms", "attempts", "origin", "reason", "origin_attempts", "put_at_ms")
+ATTRIBUTES: Final = ("due_at_ms", "attempts", "origin", "reason", "origin_attempts", "put_at_ms", "failure_reason")
 LOOK_BACK_BYTES: Final = 64 * 1024
 
 

@@ -21,11 +21,21 @@ from kestrelctl.shell.output import (
 from kestreld.client.blocks import Cell
 
 COLUMNS: Final = ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "is_open", "state", "text"]
-DEAD_COLUMNS: Final = ["id", "origin", "reason", "origin_attempts", "put_at_ms", "add_ms", "bytes", "text"]
+DEAD_COLUMNS: Final = [
+    "id",
+    "origin",
+    "reason",
+    "origin_attempts",
+    "failure_reason",
+    "put_at_ms",
+    "add_ms",
+    "bytes",
+    "text",
+]
 COLUMNS_OF: Final = {
-    "waiting": ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "origin", "reason", "text"],
+    "waiting": ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "origin", "reason", "text", "failure_reason"],
     "delayed": ["id", "add_ms", "due_at_ms", "left_ms", "bytes", "flags", "text"],
-    "retrying": ["id", "add_ms", "due_at_ms", "left_ms", "attempts", "bytes", "flags", "text"],
+    "retrying": ["id", "add_ms", "due_at_ms", "left_ms", "attempts", "bytes", "flags", "text", "failure_reason"],
     "leased": ["id", "client", "since_at_ms", "until_at_ms", "left_ms", "attempts", "bytes", "flags", "text"],
 }
 # How often to look whether anybody still reads what we write.

@@ -141,7 +141,11 @@ class Dump:
             case records.Type.ORIGIN:
                 origin = records.read_origin(body)
                 row = {"id": origin.item_id, "origin": shown(origin.queue), "reason": origin.reason_word}
-                return row | {"attempts": origin.attempts, "put_at_ms": origin.put_at_ms}
+                row |= {"attempts": origin.attempts, "put_at_ms": origin.put_at_ms}
+                return row | ({"failure_reason": origin.failure} if origin.failure else {})
+            case records.Type.FAILURE:
+                (number, one), failure = records.read_failure(body)
+                return {"queue": names.of(number), "id": one, "failure_reason": failure}
             case records.Type.KEY:
                 key = records.read_key(body)
                 row = {"queue": names.of(key.reader), "id": key.item_id, "at_ms": key.at_ms}
@@ -205,6 +209,7 @@ def _checkpoint(body: bytes, names: _Names) -> Row:
         "put_items": checkpoint.put_items,
         "readers": "; ".join(readers),
         **({"held_from": checkpoint.held_from} if checkpoint.held_from else {}),
+        **({"failure_reasons": len(checkpoint.failures)} if checkpoint.failures else {}),
     }
 
 

@@ -49,4 +49,6 @@ def _details(item: Came, past: Past) -> dict[str, object]:
             "attempts": origin.attempts,
             "put_at_ms": origin.put_at_ms,
         }
+        if origin.failure:
+            known["failure_reason"] = origin.failure
     return known

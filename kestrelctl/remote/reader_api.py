@@ -18,7 +18,7 @@ from kestreld.client.access import Login
 PAGE_ITEMS: Final = 1000
 PAGE_BYTES: Final = 4 * 1024**2
 STATE_PAGE_ITEMS: Final = 2000
-KNOWN: Final = ("state", "due_at_ms", "attempts", "client", "since_at_ms", "until_at_ms")
+KNOWN: Final = ("state", "due_at_ms", "attempts", "client", "since_at_ms", "until_at_ms", "failure_reason")
 _CODES: Final = {
     400: ExitCode.USAGE,
     401: ExitCode.AUTHENTICATION,

@@ -18,6 +18,7 @@ QUEUE_BYTES_MAX: Final = 250
 _UNSENDABLE: Final = re.compile(rb"[\s\0/]")
 _ESCAPED: Final = re.compile(r"\\x([0-9a-f]{2})")  # in names of queues of jobs
 _BLANK: Final = re.compile(rb"[\s\0]")
+_ENCODED_IN_KEYS: Final = re.compile(rb"[^!-$&-.0-~]")  # blanks, %, / and all beyond ASCII
 _NOT_ALLOWED: Final = b"CLIENT_ERROR not allowed"
 
 
@@ -175,9 +176,10 @@ class ClientConnection(Transport):
         """The leased item waits again, now or in so long, which is not counted. False = the lease was over."""
         return self._change_lease(queue, token, b"/delay=%d" % delay_ms if delay_ms else b"")
 
-    def fail(self, queue: bytes, token: int) -> bool:
-        """Whoever has leased the item has failed with it. False = the lease was over."""
-        return self._change_lease(queue, token, b"/failed")
+    def fail(self, queue: bytes, token: int, reason: str = "") -> bool:
+        """Whoever has leased the item has failed with it, for that reason. False = the lease was over."""
+        encoded = _ENCODED_IN_KEYS.sub(lambda found: b"%%%02X" % found[0][0], reason.encode())
+        return self._change_lease(queue, token, b"/failed/reason=" + encoded if reason else b"/failed")
 
     def _change_lease(self, queue: bytes, token: int, option: bytes) -> bool:
         command = b"touch %b/%d%b 0" % (self._key(queue), token, option)

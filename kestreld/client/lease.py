@@ -43,9 +43,14 @@ class ClusterLease:
         delay_ms = checks.seconds_ms(delay, "delay", SPAN_MS_MAX)
         return self._ended(self._server.asked(lambda one: one.give_back(self._key, self.token, delay_ms)))
 
-    def fail(self) -> bool:
-        """The item waits as `retry_delays` of its queue say, or waits again at once, or goes to `move_failed_to`."""
-        return self._ended(self._server.asked(lambda connection: connection.fail(self._key, self.token)))
+    def fail(self, *, reason: str | None = None) -> bool:
+        """The item waits as `retry_delays` of its queue say, or waits again at once, or goes to `move_failed_to`.
+
+        The queue remembers the `reason`, a line of at most 200 bytes, where it has `retry_delays` or `max_retries`.
+        An older server refuses it.
+        """
+        failure = checks.reason(reason, "reason")
+        return self._ended(self._server.asked(lambda connection: connection.fail(self._key, self.token, failure)))
 
     def _ended(self, is_good: bool) -> bool:
         self._is_ended = True

@@ -35,10 +35,11 @@ class JournalBuilder:
         first_segment: int = 1,
         version: int = 1,
         origins: Mapping[int, records.Origin] | None = None,
+        failures: Mapping[records.FailedItem, str] | None = None,
         syncs: bool = True,
     ) -> None:
-        """What readers hold back, their keys and the `origins` take a `version` of 2; they count for items that are
-        added.
+        """What readers hold back, their keys and the `origins` take a `version` of 2, and `failures` one of 3; they
+        count for items that are added.
 
         `syncs` False leaves the syncing to the caller, who then has to do it before the journal is put to use."""
         files.make_dir(folder)
@@ -47,6 +48,7 @@ class JournalBuilder:
         self._journal = Journal(files, clock, OpenFiles(), folder, queue, journal_id)
         self._segment_bytes_max = segment_bytes_max
         self._state = records.Checkpoint(1, 0, first_id, next_reader, readers=list(readers))
+        self._state.failures.update(failures or {})
         for reader in self._state.readers:
             reader.items = reader.data_bytes = reader.held_items = reader.held_bytes = 0
             if reader.due:

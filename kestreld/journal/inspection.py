@@ -161,7 +161,10 @@ class Inspection:
     @property
     def version(self) -> int:
         """The version of the format that a journal of all this has to be in."""
-        return max([part.header.version for part in self.parts if part.header is not None], default=1)
+        known = self.known_readers
+        has_failures = known.failures or any(origin.failure for origin in known.due.origins.values())
+        needed = 3 if has_failures else 1  # the header that says so may be damaged
+        return max([needed, *(part.header.version for part in self.parts if part.header is not None)])
 
     @property
     def first_id(self) -> int:

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 
 from kestreld.journal import records
 from kestreld.journal.due_items import DueItems
-from kestreld.journal.recovery import settle
+from kestreld.journal.recovery import note_failure, settle, true_failures
 
 
 class KnownReaders:
@@ -26,6 +26,7 @@ class KnownReaders:
         }
         self._held_from = base.held_from if base is not None else 0
         self.due = DueItems(self._readers.values())
+        self.failures: dict[records.FailedItem, str] = dict(base.failures) if base is not None else {}
         if base is None:
             self.due.join(self.next_reader, records.Kind.QUEUE, 0)  # the default reader's number
         self._before: dict[int, list[records.Range]] = {}  # what DONE records in front of the CHECKPOINT say
@@ -104,6 +105,8 @@ class KnownReaders:
             abort = records.read_abort(body)
             if abort.reader in self._readers:
                 self._readers[abort.reader].retries[abort.item_id] = abort.times
+        elif record_type == records.Type.FAILURE:
+            note_failure(self.failures, body)
         elif record_type == records.Type.READER:
             self._change(body)
 
@@ -163,6 +166,7 @@ class KnownReaders:
             state.keys = [key for key in self.due.keys.get(state.number, {}).values() if key.item_id < next_id]
             settle(state, [*self._done.get(state.number, []), *((one, one) for one in state.due)])
             state.segment = state.offset = state.held_items = state.held_bytes = 0
+        self.failures = true_failures(self.failures, self._readers, next_id)
         return list(self._readers.values())
 
     def _add(self, number: int, name: str, first_id: int) -> None:

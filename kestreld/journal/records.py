@@ -1,4 +1,4 @@
-"""The journal's records as bytes, versions 1 and 2 of the format (docs/journal.md). Pure: encode and decode
+"""The journal's records as bytes, versions 1 to 3 of the format (docs/journal.md). Pure: encode and decode
 are neighbours.
 
     record = u32 body_bytes | u32 checksum | u8 type | body          all little-endian
@@ -32,6 +32,7 @@ class Type(IntEnum):
     DUE = 8  # of version 2, as are those that follow
     KEY = 9
     ORIGIN = 10
+    FAILURE = 11  # of version 3
 
 
 class Reason(IntEnum):
@@ -350,32 +351,55 @@ def read_key(body: bytes) -> Key:
 
 @dataclass(slots=True, frozen=True)
 class Origin:
-    """Where a moved item comes from, and why: `reason` is EXPIRED, or MOVED where it has failed too often."""
+    """Where a moved item comes from, and why: `reason` is EXPIRED, or MOVED where it has failed too often.
+
+    `failure` is what was said of why it failed last, "" = nothing. With it an ORIGIN is of version 3.
+    """
 
     item_id: int
     reason: Reason
     attempts: int
     put_at_ms: int  # when it was put first
     queue: str
+    failure: str = ""
 
     @property
     def reason_word(self) -> str:
         return "expired" if self.reason == Reason.EXPIRED else "failed"
 
 
-# ORIGIN: | id u64 | reason u8 | attempts u16 | put_at_ms u64 | queue |
+# ORIGIN: | id u64 | reason u8 | attempts u16 | put_at_ms u64 | queue |, and with a failure | 0x0a | text |
 _ORIGIN: Final = struct.Struct("<QBHQ")
 
 
 def origin_record(origin: Origin) -> bytes:
     head = _ORIGIN.pack(origin.item_id, origin.reason, min(origin.attempts, 0xFFFF), origin.put_at_ms)
-    return framed(Type.ORIGIN, head + origin.queue.encode("latin-1"))
+    failure = b"\n" + origin.failure.encode() if origin.failure else b""  # no queue has a control character in its name
+    return framed(Type.ORIGIN, head + origin.queue.encode("latin-1") + failure)
 
 
 def read_origin(body: bytes) -> Origin:
     one, reason, attempts, put_at_ms = _ORIGIN.unpack_from(body)
     _believable(0, one, put_at_ms)
-    return Origin(one, Reason(reason), attempts, put_at_ms, body[_ORIGIN.size :].decode("latin-1"))
+    queue, _, failure = body[_ORIGIN.size :].partition(b"\n")
+    return Origin(one, Reason(reason), attempts, put_at_ms, queue.decode("latin-1"), failure.decode())
+
+
+FailedItem = tuple[int, int]  # number of a reader, and the id of an item that failed there
+
+# FAILURE: | reader u32 | id u64 | text |
+_FAILURE: Final = struct.Struct("<IQ")
+
+
+def failure_record(failed: FailedItem, text: str) -> bytes:
+    """Why an item failed, in the words of whoever had it."""
+    return framed(Type.FAILURE, _FAILURE.pack(*failed) + text.encode())
+
+
+def read_failure(body: bytes) -> tuple[FailedItem, str]:
+    reader, one = _FAILURE.unpack_from(body)
+    _believable(reader, one)
+    return (reader, one), body[_FAILURE.size :].decode()
 
 
 @dataclass(slots=True)
@@ -483,7 +507,8 @@ class Checkpoint:
 
     `previous_bytes` is how much of the previous segment counts; `put_items` and `put_bytes` are of all time.
     `held_from` is the lowest id that a DUE, KEY or ORIGIN record is about which still counts; 0 = there is none, and
-    version 1 of the format will do. `origins` is what a recovery has read of the latter.
+    version 1 of the format will do. `origins` is what a recovery has read of the latter. `failures` are why items
+    failed last that may be waiting, the one that was said last at the end; they take version 3.
     """
 
     segment: int
@@ -495,6 +520,7 @@ class Checkpoint:
     readers: list[ReaderState] = field(default_factory=list)
     held_from: int = 0
     origins: dict[int, Origin] = field(default_factory=dict)
+    failures: dict[FailedItem, str] = field(default_factory=dict)
 
 
 # CHECKPOINT: | segment u32 | previous_bytes u64 | next_id u64 | next_reader u32 | put_items u64
@@ -502,10 +528,13 @@ class Checkpoint:
 _CHECKPOINT: Final = struct.Struct("<IQQIQQI")
 # | number u32 | kind u8 | at_id u64 | head u64 | segment u32 | offset u64 | items u64 | data_bytes u64 | ended 6 * u64
 # | name_bytes u16 | done u32 | retries u32 | name | done * range | retries * (id u64, times u16) |
-# and where held_from is not 0: | held_from u64 | then for each reader: held_items u64 | held_bytes u64 |
+# and where held_from is not 0, or failures follow: | held_from u64 | then for each reader: held_items u64
+# | held_bytes u64 |
+# and where there are failures: | n u32 | n * (reader u32 | id u64 | text_bytes u8 | text) |
 _STATE: Final = struct.Struct("<IBQQIQQQ6QHII")
 _RETRY: Final = struct.Struct("<QH")
 _HELD: Final = struct.Struct("<QQ")
+_FAILED: Final = struct.Struct("<IQB")
 
 
 def checkpoint_record(checkpoint: Checkpoint) -> bytes:
@@ -541,9 +570,14 @@ def checkpoint_record(checkpoint: Checkpoint) -> bytes:
         parts.append(name)
         parts.append(_pack_ranges(state.done))
         parts.extend([_RETRY.pack(retried, min(times, 0xFFFF)) for retried, times in state.retries.items()])
-    if checkpoint.held_from:
+    if checkpoint.held_from or checkpoint.failures:
         parts.append(_ID.pack(checkpoint.held_from))
         parts.extend([_HELD.pack(state.held_items, max(state.held_bytes, 0)) for state in checkpoint.readers])
+    if checkpoint.failures:
+        parts.append(_COUNT.pack(len(checkpoint.failures)))
+        for (number, one), failure in checkpoint.failures.items():
+            text = failure.encode()
+            parts.append(_FAILED.pack(number, one, len(text)) + text)
     return framed(Type.CHECKPOINT, b"".join(parts))
 
 
@@ -587,6 +621,13 @@ def read_checkpoint(body: bytes) -> Checkpoint:
             state.held_items, state.held_bytes = _HELD.unpack_from(body, at)
             at += _HELD.size
         _believable(0, checkpoint.held_from)
+    if at < len(body):
+        (count,) = _COUNT.unpack_from(body, at)
+        at += _COUNT.size
+        for _ in range(count):
+            number, one, text_bytes = _FAILED.unpack_from(body, at)
+            at += _FAILED.size + text_bytes
+            checkpoint.failures[number, one] = body[at - text_bytes : at].decode()
     return checkpoint
 
 
@@ -657,6 +698,7 @@ _READERS_OF: Final[dict[int, Callable[[bytes], object]]] = {
     Type.DUE: read_due,
     Type.KEY: read_key,
     Type.ORIGIN: read_origin,
+    Type.FAILURE: read_failure,
 }
 
 
@@ -694,7 +736,7 @@ def whole_records(buffer: bytes, at: int, path: str, base: int = 0) -> Iterator[
         at = end
 
 
-_MAY_START_RECORD: Final = re.compile(rb"(?s)(?=(....)....[\x01-\x0a])")
+_MAY_START_RECORD: Final = re.compile(rb"(?s)(?=(....)....[\x01-\x0b])")
 
 
 def find_whole_records(

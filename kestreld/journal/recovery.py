@@ -4,7 +4,7 @@ A bad record is a torn tail (cut off, its bytes kept beside the segment) only wh
 else is corruption and stops this queue, never the others. Nothing older than a CHECKPOINT is read at start.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -38,6 +38,7 @@ from kestreld.journal.records import (
     Check,
     Checkpoint,
     Due,
+    FailedItem,
     Key,
     Origin,
     Range,
@@ -52,6 +53,7 @@ from kestreld.journal.records import (
     read_abort,
     read_done,
     read_due,
+    read_failure,
     read_key,
     read_origin,
     read_reader,
@@ -427,6 +429,8 @@ class _Replay:
             abort = read_abort(body)
             if abort.reader in self._readers:
                 self._readers[abort.reader].retries[abort.item_id] = abort.times
+        elif record_type == Type.FAILURE:
+            note_failure(self._state.failures, body)
 
     def _settle(self, shared_items: int, shared_bytes: int) -> None:
         for number, reader in self._readers.items():
@@ -442,6 +446,19 @@ class _Replay:
             reader.data_bytes -= reader.held_bytes
         self._state.readers = list(self._readers.values())
         self._state.origins = self._due.origins
+        self._state.failures = true_failures(self._state.failures, self._readers, self._state.next_id)
+
+
+def note_failure(failures: dict[FailedItem, str], body: bytes) -> None:
+    """A FAILURE record comes behind those that are known."""
+    failed, text = read_failure(body)
+    failures.pop(failed, None)
+    failures[failed] = text
+
+
+def true_failures(failures: Mapping[FailedItem, str], readers: Container[int], next_id: int) -> dict[FailedItem, str]:
+    """Those of readers that are there, and of items that were put: a torn tail may have had the PUT of one."""
+    return {(number, one): text for (number, one), text in failures.items() if number in readers and one < next_id}
 
 
 def ids_within(ranges: list[Range], first: int, end: int) -> int:

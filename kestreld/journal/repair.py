@@ -119,6 +119,7 @@ class Repair:
             first_segment=self._found.last_number + 1,
             version=self._found.version,
             origins=self._found.known_readers.due.origins,
+            failures=self._found.known_readers.failures,
             syncs=False,
         )
         try:

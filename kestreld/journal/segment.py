@@ -17,7 +17,7 @@ from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import ID_MAX
 
 MAGIC: Final = b"KESTRELJ"
-VERSION: Final = 2  # the newest that is read; 1 is written as long as nothing needs more
+VERSION: Final = 3  # the newest that is read; 1 is written as long as nothing needs more
 SUFFIX: Final = ".seg"
 TORN_MARK: Final = ".torn-"
 UNSYNCED_MARK: Final = ".unsynced"  # beside a segment: a sync of it has failed

@@ -67,13 +67,17 @@ class Lease:
         delay_ms = checks.seconds_ms(delay, "delay", self._reading.reader.config.max_delay_ms)
         return self._settled(*self._end(lambda reader, now: leases.give_back(reader, self.token, now, delay_ms)))
 
-    def fail(self) -> bool:
-        """The item waits as `retry_delays_ms` say, or waits again at once, or goes to `move_failed_to`. It counts."""
+    def fail(self, *, reason: str | None = None) -> bool:
+        """The item waits as `retry_delays_ms` say, or waits again at once, or goes to `move_failed_to`. It counts.
+
+        The queue remembers the `reason`, a line of at most 200 bytes, where it has `retry_delays_ms` or `max_retries`.
+        """
+        failure = checks.reason(reason, "reason")
         if self._failed is not None and not self._is_ended:
             failed = self.item._replace(error_count=self.item.error_count + 1)
             if self._failed(failed):
                 return self.confirm()
-        return self._settled(*self._end(lambda reader, now: leases.fail(reader, self.token, now)))
+        return self._settled(*self._end(lambda reader, now: leases.fail(reader, self.token, now, failure)))
 
     def _confirm(self) -> tuple[bool, CommitFuture | None]:
         return self._end(lambda reader, _: leases.confirm(reader, self.token))

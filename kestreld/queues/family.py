@@ -4,6 +4,7 @@ Readers ask their family to write records, and for what is on the way to the jou
 that notes are about their items: what puts do to them is in putting.py, and what a commit does in queue.py.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -14,10 +15,12 @@ from kestreld.journal.journal import Journal
 from kestreld.journal.records import (
     Abort,
     Due,
+    FailedItem,
     Key,
     Origin,
     Why,
     abort_record,
+    failure_record,
     key_record,
     origin_record,
 )
@@ -27,6 +30,8 @@ from kestreld.queues.notes import Holder, Note, Notes
 
 T = TypeVar("T")
 ORIGINS_FEW: Final = 1024
+FAILURES_MAX: Final = 1000  # with the texts they are at most 213 kB of each CHECKPOINT
+LETTERS_MAX: Final = 10_000  # items moved here of which it is known why they failed
 
 
 def _none_is_known(family: str) -> str:
@@ -37,8 +42,8 @@ class Family(Committed):
     """One journal, and what was put and said since the last commit. `journal` is None for one kept in memory only."""
 
     __slots__ = (
-        "_again", "_origins_max", "agenda", "commits", "control", "first_id_here", "followers", "in_memory", "mover",
-        "next_id", "notes", "origins", "pending", "remedy", "undone_from",
+        "_again", "_origins_max", "agenda", "commits", "control", "failures", "first_id_here", "followers", "in_memory",
+        "letters", "mover", "next_id", "notes", "origins", "pending", "remedy", "undone_from",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +69,8 @@ class Family(Committed):
         self.pending: list[bytes] = []  # PUT records since the last commit
         self.notes = Notes()  # what is written before them, or of items put before
         self.origins: dict[int, Origin] = {}  # of items that were moved here
+        self.letters = deque[int]()  # those of them of which it is known why they failed
+        self.failures: dict[FailedItem, str] = {}  # why items failed last that may be waiting
         self._origins_max = ORIGINS_FEW  # with more of them, those of items that are done are forgotten
         self.commits = 0  # so many there have been since the start
         self.followers: list[Callable[[], None]] = []  # told when items have settled, or none will any more
@@ -103,15 +110,15 @@ class Family(Committed):
         self.commit()  # what was taken meanwhile is in memory only, and so in the CHECKPOINT
         self.start_segment(self.journal, self.checkpoint())
 
-    def use_version_2(self) -> None:
-        """Have the journal in a version that has DUE records before one is promised.
+    def use_version(self, version: int) -> None:
+        """Have the journal in a version that has DUE records (2), or FAILURE records (3), before one is promised.
 
         Raises JournalFailed, and JournalCorrupt where the queue has stopped.
         """
         journal = self.journal
-        if journal is None or journal.live_version >= 2:
+        if journal is None or journal.live_version >= version:
             return
-        journal.need_version(2)
+        journal.need_version(version)
         if journal.segments:
             try:
                 self.commit_group.settle(self)
@@ -165,17 +172,21 @@ class Family(Committed):
                 self.note_abort(number, one, attempts)
 
     def note_key(self, reader: Holder, digest: bytes, one: int, left_ms: int) -> None:
-        """Have the commit of a put say what key it had. `use_version_2` comes before the put."""
+        """Have the commit of a put say what key it had. `use_version` comes before the put."""
         if self.journal is not None:
             now_ms = self.clock.wall_ms
             record = key_record(Key(reader.number, one, now_ms, now_ms + left_ms, digest))
             self.notes.add_of_put(one, record)
 
     def note_origin(self, one: int, origin: Origin) -> None:
-        """Have the commit of a put say where its item comes from. `use_version_2` comes before the put."""
+        """Have the commit of a put say where its item comes from. `use_version` comes before the put."""
         self.origins[one] = replace(origin, item_id=one)
         if self.journal is not None:
             self.notes.add_of_put(one, origin_record(self.origins[one]))
+        if origin.failure:
+            self.letters.append(one)
+            if len(self.letters) > LETTERS_MAX:
+                self._forget_letter(self.letters.popleft())
         if len(self.origins) > self._origins_max:
             self.forget_origins()
 
@@ -184,6 +195,13 @@ class Family(Committed):
         head = self.lowest_head()
         self.origins = {one: origin for one, origin in self.origins.items() if one >= head}
         self._origins_max = 2 * len(self.origins) + ORIGINS_FEW
+        self.letters = deque([one for one, origin in self.origins.items() if origin.failure])
+        while len(self.letters) > LETTERS_MAX:
+            self._forget_letter(self.letters.popleft())
+
+    def _forget_letter(self, one: int) -> None:
+        if (origin := self.origins.get(one)) is not None:
+            self.origins[one] = replace(origin, failure="")
 
     def lowest_origin(self) -> int:
         """The lowest id of an item that was moved here and may be waiting; 0 = there is none."""
@@ -198,6 +216,29 @@ class Family(Committed):
         if gone > len(self.origins) // 2:
             self.forget_origins()  # not one by one: a dictionary finds its first entry behind all that were deleted
         return lowest
+
+    def note_failure(self, number: int, one: int, text: str) -> None:
+        """Have the next commit say why an item has failed that the reader of that number has. `use_version` comes
+        before that: where the journal was refused a segment, the next CHECKPOINT says it.
+        """
+        self.failures.pop((number, one), None)
+        self.failures[number, one] = text
+        if len(self.failures) > FAILURES_MAX:
+            self.forget_failures()
+        self.mark_dirty()
+        if self.journal is not None and self.journal.live_version >= 3:
+            self.control.append(failure_record((number, one), text))
+
+    def forget_failures(self) -> None:
+        """Keep those of items that are not done, and of too many the latest."""
+        raise NotImplementedError
+
+    def failure_of(self, number: int, one: int) -> str:
+        """Why an item failed last, as far as anybody has said: here, or where it was moved from. "" = nobody has."""
+        if failure := self.failures.get((number, one)):
+            return failure
+        origin = self.origins.get(one)
+        return "" if origin is None else origin.failure
 
     def note_abort(self, reader: int, aborted: int, times: int) -> None:
         """Have the next commit say how often an item has failed that the reader of that number has."""
@@ -237,6 +278,7 @@ class Family(Committed):
         self.undone_from = min(self.undone_from, first_id)
         self.notes.undo_from(first_id)
         self.origins = {one: origin for one, origin in self.origins.items() if one < first_id}
+        self.failures = {failed: text for failed, text in self.failures.items() if failed[1] < first_id}
 
     def tell_followers(self) -> None:
         """There may be more to read back than there was, or nothing to be read any more."""

@@ -97,14 +97,14 @@ def give_back(reader: Reader, token: int, now_ms: int, delay_ms: int = 0) -> boo
     return True
 
 
-def fail(reader: Reader, token: int, now_ms: int) -> bool:
-    """Whoever had the item has failed with it. Nothing changes where the attempt is over."""
+def fail(reader: Reader, token: int, now_ms: int, failure: str = "") -> bool:
+    """Whoever had the item has failed with it, for that reason. Nothing changes where the attempt is over."""
     found = _find(reader, token)
     if found is None or (not found.is_leased and (found.is_over or not reader.counts_failures)):
         return reader.held_items().has_moved(token) or (found is not None and reader.waits(found.item))
     if not _take_up(reader, found, token):
         return False
-    if reader.fail(found.item, now_ms):
+    if reader.fail(found.item, now_ms, failure):
         reader.held_items().moved_away(token)
     return True
 

@@ -140,7 +140,8 @@ class Progress(Window):
         if reason is not None:
             before = self.family.origins.get(one)
             put_at_ms = item_add_at_ms(record) if before is None else before.put_at_ms
-            origin = Origin(0, reason, self.retries.get(one, 0), put_at_ms, self.name)
+            failure = self.family.failure_of(self.number, one)
+            origin = Origin(0, reason, self.retries.get(one, 0), put_at_ms, self.name, failure)
         taker = self.family.mover(destination, item_data(record), item_flags(record), origin)
         if taker is None:
             self.move_refused += 1
@@ -189,13 +190,14 @@ class Progress(Window):
 
     def _forget_retries(self) -> None:
         """Keep counts of items that are not done only."""
-        fresh, undone, held = self.fresh_id(), set(self._undone_ids()), self.held
-        self.retries = {
-            one: times
-            for one, times in self.retries.items()
-            if one >= fresh or one in undone or (held is not None and held.has(one))
-        }
+        is_left = self.not_done()
+        self.retries = {one: times for one, times in self.retries.items() if is_left(one)}
         self._retries_max = 2 * len(self.retries) + RETRIES_FEW
+
+    def not_done(self) -> Callable[[int], bool]:
+        """Whether an item, by its id, is not done."""
+        fresh, undone, held = self.fresh_id(), set(self._undone_ids()), self.held
+        return lambda one: one >= fresh or one in undone or (held is not None and held.has(one))
 
     # Counting
 

@@ -136,7 +136,7 @@ class Putting(Family):
         size = len(data)
         if size > self.put_budget and not self._make_room(size, only):
             return False
-        self.use_version_2()
+        self.use_version(2)
         self.flush_counters()
         added = self.next_id
         self.next_id = added + 1
@@ -159,7 +159,7 @@ class Putting(Family):
         self, key: bytes, reader: Reader, data: bytes, expire_at_ms: int, flags: int, only: Reader | None, delay_ms: int
     ) -> bool:
         """`put_with`, or `put_later`, of an item with a key that `reader` must not know. Raises JournalFailed."""
-        self.use_version_2()
+        self.use_version(2)
         one = self.next_id
         if delay_ms:
             stored = self.put_later(data, expire_at_ms, flags, only, delay_ms)
@@ -171,7 +171,7 @@ class Putting(Family):
 
     def put_moved(self, data: bytes, flags: int, only: Reader | None, origin: Origin) -> bool:
         """`put_with` of an item that comes from another queue. Raises as `put_with`, and JournalFailed."""
-        self.use_version_2()
+        self.use_version(3 if origin.failure else 2)
         one = self.next_id
         if not self.put_with(data, 0, flags, only):
             return False

@@ -20,13 +20,17 @@ from kestreld.journal.records import (
 )
 from kestreld.queues.agenda import Agenda
 from kestreld.queues.commit import Committed, GroupCommit
-from kestreld.queues.family import Family, full_name
+from kestreld.queues.family import FAILURES_MAX, Family, full_name
 from kestreld.queues.item import ITEM_HEADER_BYTES, data_bytes_of
 from kestreld.queues.memory import Memory
 from kestreld.queues.notes import Note
 from kestreld.queues.putting import Putting
 from kestreld.queues.reader import Reader
 from kestreld.queues.stream import Stream
+
+
+def _none_is_left(item: int) -> bool:
+    return False
 
 
 def _none_is_lost(item: int) -> bool:
@@ -83,8 +87,10 @@ class Queue(Putting):
                 config = config_for(full_name(self.name, known.name))
                 reader = self.readers[known.name] = Reader(self, known.name, known.number, known.at_id, config)
             reader.restore(known, is_lost)
-        self.origins = state.origins
+        self.origins, self.failures = state.origins, state.failures
         self.forget_origins()
+        if len(self.failures) > FAILURES_MAX:
+            self.forget_failures()
         self.reattach()
 
     def reopen(self, journal: Journal) -> None:
@@ -272,7 +278,18 @@ class Queue(Putting):
         states.extend([stream.state() for stream in self.streams.values()])
         lowest = [reader.held_from() for reader in self.readers.values()]
         held_from = min([one for one in (*lowest, self.lowest_origin()) if one], default=0)
-        return Checkpoint(0, 0, self.next_id, self.next_reader, self.put_items, self.put_bytes, states, held_from)
+        checkpoint = Checkpoint(0, 0, self.next_id, self.next_reader, self.put_items, self.put_bytes, states, held_from)
+        if self.failures:
+            self.forget_failures()
+            checkpoint.failures.update(self.failures)
+        return checkpoint
+
+    def forget_failures(self) -> None:
+        is_left = {reader.number: reader.not_done() for reader in self.readers.values()}
+        left = [one for one in self.failures.items() if is_left.get(one[0][0], _none_is_left)(one[0][1])]
+        if len(left) > FAILURES_MAX:
+            del left[: len(left) - FAILURES_MAX * 3 // 4]  # not one by one: this takes a look at all
+        self.failures = dict(left)
 
     def start_segment(self, journal: Journal, checkpoint: Checkpoint, filled: int = -1, unsaid: bytes = b"") -> None:
         super().start_segment(journal, checkpoint, filled, b"".join(self.unsaid))
@@ -283,7 +300,7 @@ class Queue(Putting):
     def note_leases(self) -> None:
         """Have the journal say which leases run. Raises JournalFailed."""
         if any(reader.held is not None and reader.held.leases for reader in self.readers.values()):
-            self.use_version_2()
+            self.use_version(2)
             for reader in self.readers.values():
                 reader.note_leases()
 

@@ -265,15 +265,18 @@ class Repairer:
         collection, queue = self._collection, reader.queue
         if reader.deleted:
             return 0
-        if any(left_ms for _, left_ms in batch):
-            queue.use_version_2()
+        if any(one.failure or (one.origin is not None and one.origin.failure) for one in batch):
+            queue.use_version(3)
+        elif any(one.left_ms or one.origin is not None for one in batch):
+            queue.use_version(2)
         journal_id = queue.journal.journal_id if queue.journal is not None else 0
         first_id = queue.next_id
-        collection.trash.putting(entry, note, journal_id, first_id, [item_id(record) for record, _ in batch])
+        collection.trash.putting(entry, note, journal_id, first_id, [item_id(one.record) for one in batch])
         queue.watch_undone(first_id + len(batch))
         problem: KestrelError | None = None
         try:
-            for record, left_ms in batch:
+            for record, left_ms, origin, failure in batch:
+                added = queue.next_id
                 expire_at_ms, flags, _ = item_optional_fields(record)
                 only = reader if len(queue.readers) > 1 or reader.label else None
                 if left_ms:
@@ -282,6 +285,10 @@ class Repairer:
                     is_put = queue.put_with(item_data(record), expire_at_ms, flags, only)
                 if not is_put:
                     break
+                if origin is not None:
+                    queue.note_origin(added, origin)
+                if failure:
+                    queue.note_failure(reader.number, added, failure)
         except (JournalFailed, JournalCorrupt) as refusal:
             problem = refusal
         put, pending = queue.next_id - first_id, queue.pending
@@ -315,7 +322,7 @@ def _next_batch(dropped: Iterator[Dropped | None]) -> Generator[int | None, None
             yield None
             continue
         batch.append(one)
-        size += len(one[0])
+        size += len(one.record)
         if len(batch) >= BATCH_ITEMS or size >= BATCH_BYTES:
             break
     return batch

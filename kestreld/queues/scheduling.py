@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from kestreld.errors import JournalCorrupt
+from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.journal.records import Due, Reason, Why, item_expire_at_ms, item_id
 from kestreld.queues.held import ATTEMPT_MAX, Held, Lease, lease_of
 from kestreld.queues.item import ITEM_HEADER_BYTES, is_expired
@@ -276,19 +276,23 @@ class Scheduling(Progress):
         """Count failures from now on, although nothing depends on how many there are."""
         self.counts_errors = True
 
-    def fail(self, one: int, now_ms: int) -> bool:
+    def fail(self, one: int, now_ms: int, failure: str = "") -> bool:
         """Whoever has an item has failed with it: it waits as `retry_delays` say, or comes back now, or moves on.
 
-        A lease is counted once, whatever becomes of it later. Whether the item moves to another queue.
+        A lease is counted once, whatever becomes of it later. `failure` says why, which is kept where failures are
+        counted. Whether the item moves to another queue.
         """
         if not self.counts_failures:
             self.give_back(one, now_ms)
             return False
+        if failure:
+            with suppress(JournalFailed):  # the next segment will say it
+                self.family.use_version(3)
         was_counted = self.held is not None and one in self.held.counted
         record = self._take_from_open(one)
         if record is None or self.deleted:
             return False
-        if not self._has_failed(one, record, was_counted=was_counted):
+        if not self._has_failed(one, record, was_counted=was_counted, failure=failure):
             self.come_back(one, record, now_ms)
         return bool(self.moving) and self.moving[-1].record is record
 
@@ -304,7 +308,7 @@ class Scheduling(Progress):
                 self._note(record, self.family.clock.monotonic_ms, Why.DELAYED, is_first=False)
             self.come_back(one, record, now_ms)
 
-    def _has_failed(self, one: int, record: bytes, *, was_counted: bool = False) -> bool:
+    def _has_failed(self, one: int, record: bytes, *, was_counted: bool = False, failure: str = "") -> bool:
         """Count a failure, if it was not; True when the item does not return now: it went to move_failed_to, or waits.
 
         The next commit says the count also where the item moves: a crash in the middle of that begins no new one.
@@ -314,6 +318,8 @@ class Scheduling(Progress):
         self.retries[one] = times
         if len(self.retries) > self._retries_max:
             self._forget_retries()
+        if failure:
+            self.family.note_failure(self.number, one, failure)
         is_over = config.max_retries is not None and times > config.max_retries
         moves = bool(is_over and config.move_failed_to and self._move(record, config.move_failed_to, Reason.MOVED))
         if not moves and (delays_ms := config.retry_delays_ms):

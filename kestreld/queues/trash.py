@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from kestreld.clock import Clock
 from kestreld.config.config import decode_queue_name, encode_queue_name
@@ -18,12 +18,14 @@ from kestreld.journal.journal import Journal
 from kestreld.journal.record_reader import Found, bare_records, segment_records
 from kestreld.journal.records import (
     FRAME_BYTES,
+    Origin,
     Type,
     Why,
     item_id,
     item_optional_fields,
     read_done,
     read_due,
+    read_origin,
 )
 from kestreld.journal.segment import parse_segment_name
 from kestreld.queues.parted import PartedDict
@@ -44,7 +46,16 @@ from kestreld.queues.trash_note import (
 
 TRASH: Final = ".trash"
 AT_ONCE: Final = 1000  # so many are forgotten in one go
-Dropped = tuple[bytes, int]  # PUT record, and for how many ms it is still held back
+Put = tuple[bytes, Origin | None]  # its record, and where its item comes from
+
+
+class Dropped(NamedTuple):
+    """An item that is to come back: its PUT record, for how many ms it is still held back, and what was said of it."""
+
+    record: bytes
+    left_ms: int
+    origin: Origin | None
+    failure: str
 
 
 @dataclass(slots=True)
@@ -286,10 +297,12 @@ class Trash:
         if note.held is not None:
             yield from self._find_due(entry, note, due, now_ms)
         ranges, last = list(note.ranges), 0
-        for record in self._all_records(entry):
-            if record is None:
+        failures = dict(note.failures)
+        for put in self._all_puts(entry):
+            if put is None:
                 yield None
                 continue
+            record, origin = put
             found = item_id(record)
             while ranges and ranges[0][1] < found:
                 del ranges[0]
@@ -299,7 +312,7 @@ class Trash:
             is_due = note.held is not None and note.held[0] <= found <= note.held[1] and found in due
             if found > last and is_its and (is_due or bool(ranges and ranges[0][0] <= found)):
                 last = found
-                yield record, due.pop(found) or 0
+                yield Dropped(record, due.pop(found) or 0, origin, failures.get(found, ""))
 
     def _find_due(self, entry: Entry, note: Note, due: PartedDict[int, int], now_ms: int) -> Iterator[None]:
         """Which items were held back when they were dropped, and for how long each is from now on."""
@@ -330,7 +343,7 @@ class Trash:
         for one in note.ended:
             due.pop(one)
 
-    def _all_records(self, entry: Entry) -> Iterator[bytes | None]:
+    def _all_puts(self, entry: Entry) -> Iterator[Put | None]:
         names = [name for name in self._files.list_dir(entry.path) if parse_segment_name(name)]
         first_ids = [int(name[11:31]) for name in names]
         for at, name in enumerate(names):
@@ -339,17 +352,35 @@ class Trash:
             yield from self._puts(entry, segment_records(self._files, f"{entry.path}/{name}"), end_id)
         yield from self._puts(entry, bare_records(self._files, f"{entry.path}/{UNWRITTEN}"), None)
 
-    def _puts(self, entry: Entry, records: Iterator[Found | None], end_id: int | None) -> Iterator[bytes | None]:
+    def _puts(self, entry: Entry, records: Iterator[Found | None], end_id: int | None) -> Iterator[Put | None]:
+        """Where an item comes from stands before its PUT, but behind it where that was copied."""
+        before: Origin | None = None
+        put: bytes | None = None  # that an ORIGIN may follow
         try:
             for found in records:
                 if found is None:
                     yield None
+                elif found[0] == Type.ORIGIN:
+                    before = read_origin(found[1][FRAME_BYTES:])
+                    if put is not None and item_id(put) == before.item_id:
+                        yield put, before
+                        put = before = None
                 elif found[0] == Type.PUT:
-                    if end_id is not None and item_id(found[1]) >= end_id:
+                    if put is not None:
+                        yield put, None
+                        put = None
+                    one = item_id(found[1])
+                    if end_id is not None and one >= end_id:
                         return
-                    yield found[1]
+                    if before is not None and before.item_id == one:
+                        yield found[1], before
+                    else:
+                        put = found[1]
+                    before = None
         except JournalCorrupt as problem:
             self._report(f"{entry.queue}: undo: {problem}; the remaining items are not restored")
+        if put is not None:
+            yield put, None
 
 
 def _forget(due: PartedDict[int, int], first: int, last: int) -> Iterator[None]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from kestreld.files import FileLayer
 from kestreld.journal.journal import Journal
-from kestreld.journal.records import Range, item_id, item_optional_fields, merged
+from kestreld.journal.records import Range, item_id, item_optional_fields, merged, origin_record
 from kestreld.queues.reader import Reader
 
 DELETE: Final = "delete"
@@ -31,6 +31,7 @@ class Note:
 
     Of what was held back, the journal says which it is and when it is due, up to `held_until`: `held` are the first and
     last id that it may have and that undo has yet to come to, None where nothing was; `ended` were done, but not there.
+    `failures` are ids, and why these items failed last.
     """
 
     queue: str
@@ -45,6 +46,7 @@ class Note:
     held: Range | None = None
     held_until: tuple[int, int] = (0, 0)  # segment number, bytes of it
     ended: list[int] = field(default_factory=list)
+    failures: list[tuple[int, str]] = field(default_factory=list)
     undone_to: int = 0
 
     @property
@@ -88,8 +90,13 @@ def note_of(reader: Reader, journal: Journal, what: str, now_ms: int) -> Note:
             fresh = last + 1
     ranges.append((fresh, queue.next_id - 1))
     ranges = merged([(first, last) for first, last in ranges if first <= last])
-    unwritten = [record for record in queue.pending if item_optional_fields(record)[2] in (0, reader.number)]
+    unwritten: list[bytes] = []
+    for record in queue.pending:
+        if item_optional_fields(record)[2] in (0, reader.number):
+            origin = queue.origins.get(item_id(record))
+            unwritten += [record] if origin is None else [origin_record(origin), record]
     note = Note(reader.name, reader.number, journal.journal_id, what, now_ms, items, ranges, unwritten=unwritten)
+    note.failures = [(one, text) for (number, one), text in queue.failures.items() if number == reader.number]
     held = reader.held
     if held is not None and (lowest := held.lowest()):
         note.items += len(held.later)
@@ -105,6 +112,8 @@ def write_note(files: FileLayer, folder: str, note: Note) -> None:
     _write(files, f"{folder}/{UNWRITTEN}", b"".join(note.unwritten))
     words = asdict(note)
     del words["unwritten"], words["undone_to"]
+    if not note.failures:
+        del words["failures"]  # which an older kestreld does not know
     _write(files, f"{folder}/{NOTE}", json.dumps(words).encode())
 
 

@@ -101,6 +101,26 @@ def test_an_item_says_when_it_is_due_and_how_often_it_failed(daemon: Daemon, con
     assert (failed["attempts"], "attempts" in delayed) == (1, False)
 
 
+def test_an_item_and_its_dead_letter_say_why_it_failed(daemon: Daemon, connect: Connect) -> None:
+    client = connect()
+    client.put("patient", b"job", b"other")
+    token = lease(client, "patient")
+    client.do(
+        b"touch patient/%d/failed/reason=no%%20room%%20%%2f%%20100%%25%%20gr%%c3%%b6\xc3\x9fe 0" % token, b"TOUCHED\r\n"
+    )
+    client.do(b"touch patient/%d/failed/reason=too%%20late 0" % token, b"TOUCHED\r\n")
+    fail(client, "patient")
+    assert [item.get("failure_reason") for item in page(daemon, "patient", "retrying")] == [
+        "no room / 100% größe",
+        None,
+    ]
+    client.put("fragile", b"job")
+    for why in (b"first", 200 * b"x"):
+        client.do(b"touch fragile/%d/failed/reason=%b 0" % (lease(client, "fragile"), why), b"TOUCHED\r\n")
+    (letter,) = ask(daemon, "/queues/dead/items?format=ndjson&waiting=1").lines
+    assert (letter["origin"]["reason"], letter["failure_reason"]) == ("failed", 200 * "x")
+
+
 def test_a_leased_item_says_who_has_it_since_when_and_until_when(daemon: Daemon, connect: Connect) -> None:
     client, now_ms = connect(), time.time() * 1000
     client.put("work", b"job")

@@ -57,6 +57,7 @@ CODES |= {f"jobs {verb}": {1} for verb in JOB_VERBS}
 NOT_OF_EACH: Final = {
     *("data_base64", "server", "expire_ms", "user", "left_ms", "token", "state", "due_at_ms", "attempts", "client"),
     *("since_at_ms", "until_at_ms", "origin", "reason", "origin_attempts", "put_at_ms"),
+    "failure_reason",
     *("jobs", "memory_bytes", "memory_limit_bytes", "memory_level", "nodes", "nodes_down"),
 }
 REACHABLE: Final = [

@@ -76,10 +76,10 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     engine.put("work", b"has failed")
     engine.put("other", b"failed for good")
     engine.end_turn()
-    for name in ("work", "other", "work", "other"):
+    for name, why in (("work", ""), ("other", ""), ("work", "no room"), ("other", "no room")):
         leased = lease(engine.reader(name), engine.clock.wall_ms, 30_000, "")
         assert leased is not None
-        assert fail(engine.reader(name), leased[0], engine.clock.wall_ms)
+        assert fail(engine.reader(name), leased[0], engine.clock.wall_ms, why)
         engine.end_turn()
         engine.clock.advance(500)
         engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
@@ -107,7 +107,16 @@ def test_peek_at_knows_what_an_item_waited_for_and_where_a_dead_letter_was_befor
     assert peeked("work", 2500) == [again, leased]
     assert peeked("work", 62_000)[0] == {**again, "state": "waiting"}
     origin = {"queue": "other", "reason": "failed", "attempts": 2, "put_at_ms": START_WALL_MS}
-    assert peeked("dead", 2500) == [{"data": "failed for good", "origin": origin}]
+    assert peeked("dead", 2500) == [{"data": "failed for good", "origin": origin, "failure_reason": "no room"}]
+
+
+def test_a_dump_says_why_an_item_failed(own_kestrelctl: Kestrelctl, troubled: Path) -> None:
+    run = own_kestrelctl("journal", "dump", "work", "--spool", str(troubled), "-o", "ndjson")
+    (row,) = [row for row in rows(run.out) if row["type"] == "FAILURE"]
+    assert (row["queue"], row["id"], row["failure_reason"]) == ("work", 1, "no room")
+    run = own_kestrelctl("journal", "dump", "dead", "--spool", str(troubled), "-o", "ndjson")
+    assert [row["failure_reason"] for row in rows(run.out) if row["type"] == "ORIGIN"] == ["no room"]
+    assert own_kestrelctl("journal-verify", str(troubled)).code == 0
 
 
 def test_a_dump_says_where_a_dead_letter_was_before(own_kestrelctl: Kestrelctl, troubled: Path) -> None:

@@ -152,9 +152,14 @@ def test_a_lease_is_confirmed_extended_and_given_back_by_its_token(own: Kestrelc
 def test_a_leased_item_that_is_given_back_as_failed_waits_for_its_retry(own: Kestrelctl) -> None:
     token = leased_token(own, "patient")
     assert own("lease", "give-back", "patient", token, "--failed", "--delay", "1m").code == 2
-    assert own("lease", "give-back", "patient", token, "--failed").code == 0
+    assert own("lease", "give-back", "patient", token, "--reason", "no room").code == 2
+    assert own("lease", "give-back", "patient", token, "--failed", "--reason", 201 * "x").code == 2
+    assert own("lease", "give-back", "patient", token, "--failed", "--reason", "no room / 100 % größe").code == 0
     (item,) = objects(own, "items", "patient", "--state", "retrying")
     assert (item["attempts"], item["data"]) == (1, "job")
+    assert item["failure_reason"] == "no room / 100 % größe"
+    header, row = own("items", "patient", "--state", "retrying").out.decode().splitlines()
+    assert (header.split("\t")[-1], row.split("\t")[-1]) == ("failure_reason", "no room / 100 % größe")
 
 
 @pytest.mark.parametrize("token", ["0", "-1", "x", "9223372036854775808", ""])
@@ -252,16 +257,19 @@ def test_dead_letters_are_listed_with_where_they_come_from_why_and_since_when(ow
     assert own("dead", "dead").code == 1
     own("put", "fragile", "--lines", stdin=b"a\nb\nc\n")
     (put, *_) = objects(own, "items", "fragile")
-    for _ in range(6):
+    for _ in range(5):
         own("get", "fragile", "--lease", "1s", "--exec", "false")
+    token = str(json.loads(own("get", "fragile", "--lease", "1h", "--json").out)["token"])
+    own("lease", "give-back", "fragile", token, "--failed", "--reason", "no room")
     header, first, *rest = own("dead", "dead").out.decode().splitlines()
-    columns = ["id", "origin", "reason", "origin_attempts", "put_at_ms", "add_ms", "bytes", "text"]
+    columns = ["id", "origin", "reason", "origin_attempts", "failure_reason", "put_at_ms", "add_ms", "bytes", "text"]
     assert header.split("\t") == columns
     cells = dict(zip(columns, first.split("\t"), strict=True))
     assert cells == cells | {"id": "2", "origin": "fragile", "reason": "failed", "origin_attempts": "2", "text": "a"}
     assert int(cells["put_at_ms"]) == put["add_ms"]
     assert int(cells["add_ms"]) > int(cells["put_at_ms"])
     assert [row.split("\t")[-1] for row in rest] == ["b", "c"]
+    assert [row.split("\t")[4] for row in (first, *rest)] == ["", "", "no room"]
     assert [one["data"] for one in objects(own, "dead", "dead", "--limit", "2")] == ["a", "b"]
     assert [one["data"] for one in objects(own, "dead", "dead", "--grep", "c")] == ["c"]
     assert own("dead", "dead", "--grep", "put").code == 1

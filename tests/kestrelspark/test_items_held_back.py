@@ -14,7 +14,7 @@ from tests.support.clock import START_WALL_MS
 from tests.support.engine import Engine, QuickFiles
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-READ = ("queue", "event", "id", "due_time", "attempts", "origin", "reason")
+READ = ("queue", "event", "id", "due_time", "attempts", "origin", "reason", "failure_reason")
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +27,10 @@ def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
     engine.end_turn()
     engine.put("work", b"fails")
     engine.end_turn()
-    for _ in range(2):
+    for why in ("no route", "no room"):
         leased = lease(work, engine.clock.wall_ms, 30_000, "")
         assert leased is not None
-        assert fail(work, leased[0], engine.clock.wall_ms)
+        assert fail(work, leased[0], engine.clock.wall_ms, why)
         engine.end_turn()
         pass_by(engine, 1000)
     engine.put("work", b"given back")
@@ -62,16 +62,16 @@ def test_rows_have_due_times_attempts_and_origins(spark: Any, spool: Path) -> No
     found = sorted((tuple(row) for row in frame.selectExpr(*selected).collect()), key=str)
     assert found == sorted(
         [
-            ("work", "put", 1, 60_000, None, None, None),
-            ("work", "put", 2, None, None, None, None),
-            ("work", "aborted", 2, 1000, 1, None, None),
-            ("work", "moved", 2, None, None, None, None),
-            ("dead", "put", 1, None, 2, "work", "failed"),
-            ("work", "put", 3, None, None, None, None),
-            ("work", "delayed", 3, 3_602_001, 0, None, None),
-            ("work", "got", 1, None, None, None, None),
-            ("work", "put", 4, None, None, None, None),
-            ("work", "leased", 4, 91_000, 0, None, None),
+            ("work", "put", 1, 60_000, None, None, None, None),
+            ("work", "put", 2, None, None, None, None, None),
+            ("work", "aborted", 2, 1000, 1, None, None, "no route"),
+            ("work", "moved", 2, None, None, None, None, None),
+            ("dead", "put", 1, None, 2, "work", "failed", "no room"),
+            ("work", "put", 3, None, None, None, None, None),
+            ("work", "delayed", 3, 3_602_001, 0, None, None, None),
+            ("work", "got", 1, None, None, None, None, None),
+            ("work", "put", 4, None, None, None, None, None),
+            ("work", "leased", 4, 91_000, 0, None, None, None),
         ],
         key=str,
     )

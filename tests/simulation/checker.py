@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from tests.simulation.history import Connection, Delivery, Life, Put
+from tests.simulation.requests import reason_of
 from tests.simulation.times import A_TICK_US, Times
 
 
@@ -47,6 +48,7 @@ class Checker(Times):
         if self._rules.has_times:
             self._check_keys()
             self._check_forged()
+            self._check_reasons()
         # Where an item's own head is gone, a repair cannot tell a record in its data from others.
         for family in self._history.from_inside - self._history.repaired - self._history.damaged - self._misread:
             self._violation(f"{family} took a record in the data of an item for one of its own")
@@ -162,6 +164,34 @@ class Checker(Times):
                     f"item {put.number} was delivered by {reader} at {following.served_us}, after it had come back"
                     f" {len(known)} times, and {limit} are allowed"
                 )
+
+    def _check_reasons(self) -> None:
+        """Why an item has failed is known once that was answered, here or where it was moved; and never of another."""
+        for reader, put, failure in self._history.reasons:
+            if failure not in ("", reason_of(put)):
+                self._violation(f"item {put.number} of {reader} is said to have failed, as it {failure}")
+            if not failure and put not in self._history.sent_back and self._has_said_why(reader, put):
+                self._violation(f"item {put.number} of {reader} does not say why it failed")
+
+    def _has_said_why(self, reader: str, put: Put) -> bool:
+        """Whether a failure with a reason was surely counted, and is surely written down."""
+        family = put.family
+        counts = family in self._rules.max_retries or family in self._rules.retry_delays_ms
+        for one in self._history.leases if counts else ():
+            if one.put is not put or not one.changes or one.reader not in (reader, *self._moved_from(reader, put)):
+                continue
+            first, life = one.changes[0], one.connection.life
+            is_counted = first.kind == "fail" and first.says_why and first.outcome == "done"
+            is_counted &= first.connection is not None and first.connection.life is life
+            is_counted &= 0 <= first.answered_us < one.sent_us + one.lease_ms * 1000 - A_TICK_US
+            is_sure = not any(family in later.faulty_since for later in self._history.lives[life.number - 1 :])
+            if is_counted and is_sure and not self._may_be_undone(family, life, first.answered_us):
+                return True
+        return False
+
+    def _moved_from(self, reader: str, put: Put) -> list[str]:
+        """Where a dead letter was before."""
+        return [put.name] if reader == self._moved_to(put) else []
 
     def _check_moved(self, reader: str, put: Put) -> None:
         """What has not come back too often, and is not expired, stays where it is."""

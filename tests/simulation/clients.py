@@ -243,7 +243,7 @@ class Client:
         if kind < 0.8:
             return [change(leased, "give back", chance.choice([0, 0, *DELAYS_MS]))]
         if kind < 0.97:
-            return [change(leased, "fail")]
+            return [change(leased, "fail", says_why=self._world.plan.says_why)]
         talk.close(abruptly=chance.random() < 0.5)
         return []
 

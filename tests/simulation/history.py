@@ -87,6 +87,7 @@ class LeaseChange:
 
     kind: Literal["confirm", "extend", "give back", "fail"]
     ms: int = 0
+    says_why: bool = False  # of a failure: with the item's own reason
     connection: Connection | None = None
     sent_us: int = -1
     answered_us: int = -1
@@ -226,6 +227,8 @@ class History:
     forged: list[Forgery] = field(default_factory=list)
     hurried: dict[tuple[str, Put], int] = field(default_factory=dict)  # what need not wait any more, and since when
     withdrawn: set[tuple[str, Put]] = field(default_factory=set)
+    # Items that wait at the end, where, and why they have failed, as is said there
+    reasons: list[tuple[str, Put, str]] = field(default_factory=list)
     sent_back: dict[Put, int] = field(default_factory=dict)  # to where they had come from, and when the first time
     problems: list[str] = field(default_factory=list)  # found on the way
 

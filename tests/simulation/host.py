@@ -320,6 +320,8 @@ class Host:
             self.server.files.dies_in = 0
             if self.plan.is_timed and not self._await_what_is_held(self.server):
                 continue
+            if self.plan.says_why:
+                self._look_at_reasons(self.server)
             stopped = [name for name in [*self.plan.readers, *self.plan.streams] if not self.drain_one(name)]
             if not stopped:
                 self._check_figures()
@@ -383,6 +385,22 @@ class Host:
                 self.complain(f"item {put.number} of {put.name} says that it was in {origin.queue}")
             elif origin.reason == Reason.MOVED and origin.attempts <= limits.get(put.family, 0):
                 self.complain(f"item {put.number} says that it has failed {origin.attempts} times")
+
+    def _look_at_reasons(self, server: Server) -> None:
+        """Why items have failed that wait."""
+        assert server.collection is not None
+        for reader in server.collection.readers.values():
+            if reader.queue.stopped is not None:
+                continue
+            held = reader.held
+            ready = [held.ready.get(one) or b"" for one in held.ready] if held is not None else []
+            records = [held.record_of(value) for value in ready if held is not None and held.is_in_memory(value)]
+            for record in [*reader.window, *records]:
+                mark = NUMBER.match(item_data(record))
+                put = self.history.puts.get(int(mark[1])) if mark else None
+                if put is not None:
+                    failure = reader.queue.failure_of(reader.number, item_id(record))
+                    self.history.reasons.append((reader.name, put, failure))
 
     def drain_one(self, name: str) -> bool:
         """Take all that a queue has; False when it is stopped."""

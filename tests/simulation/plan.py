@@ -12,6 +12,7 @@ SPOOL: Final = "/spool"
 ARCHIVE: Final = "/archive"
 LATE: Final = "late"  # where expired and failed items go
 IMPORTED: Final = "old"
+REASONED_FROM: Final = 20_000_000  # from this seed on clients also say why they have failed with an item
 TIMED_FROM: Final = 10_000_000  # from this seed on most have items with a time and an owner of their own
 HOLD_MS_MAX: Final = 3000  # no lease, delay or back-off is longer
 Changes = dict[str, object]  # QueueConfig field -> value
@@ -45,6 +46,7 @@ class Plan:
     sync_together: bool = False
     puts_max: int = 0
     is_timed: bool = False
+    says_why: bool = False
 
     @property
     def families(self) -> list[str]:

@@ -166,6 +166,18 @@ def retries_lost_by_a_roll() -> AbstractContextManager[Any]:
     return patch.object(Reader, "state", forgetful)
 
 
+def reasons_lost_by_a_roll() -> AbstractContextManager[Any]:
+    """A new segment, and so a compacted one, does not say why items have failed."""
+    checkpoint = Queue.checkpoint
+
+    def forgetful(self: Queue) -> Checkpoint:
+        known = checkpoint(self)
+        known.failures = {}
+        return known
+
+    return patch.object(Queue, "checkpoint", forgetful)
+
+
 def marker_leads() -> AbstractContextManager[Any]:
     """The marker names a segment before that is on disk."""
     start_segment = Journal.start_segment
@@ -364,6 +376,7 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "late-token-moves": late_tokens_move_due_times,
     "made-up-token-good": made_up_tokens_are_good,
     "leases-end-at-stop": leases_end_at_a_stop,
+    "reasons-forgotten": reasons_lost_by_a_roll,
 }
 
 # The first seed that sees each: once the plan draws otherwise, the long test of test_planted.py prints another.
@@ -393,4 +406,5 @@ SEEN_BY: Final = {
     "late-token-moves": 10_000_033,
     "made-up-token-good": 10_000_005,
     "leases-end-at-stop": 10_000_140,
+    "reasons-forgotten": 20_000_019,
 }

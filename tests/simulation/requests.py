@@ -47,11 +47,18 @@ def lease(name: str, lease_ms: int, wait_ms: int = 0) -> Request:
     return Request("read", name, text, takes=True, opens=True, lease_ms=lease_ms)
 
 
-def change(leased: Delivery, kind: Change, ms: int = 0) -> Request:
+def change(leased: Delivery, kind: Change, ms: int = 0, *, says_why: bool = False) -> Request:
     """Show the token of a lease."""
     word = "confirm" if kind == "confirm" else "change"
     line = _line(leased.reader, leased.token, kind, ms)
-    return Request(word, leased.reader, line, lease=leased, change=LeaseChange(kind, ms))
+    if says_why:
+        line = line.replace(b"/failed ", b"/failed/reason=%b " % reason_of(leased.put).replace(" ", "%20").encode())
+    return Request(word, leased.reader, line, lease=leased, change=LeaseChange(kind, ms, says_why))
+
+
+def reason_of(put: Put) -> str:
+    """Why anybody fails with an item."""
+    return f"cannot do {put.number}"
 
 
 def forge(reader: str, token: int, kind: Change, ms: int = 0) -> Request:

@@ -14,7 +14,7 @@ from tests.simulation.history import KILLED, POWER_CUT, STOPPED, Life
 from tests.simulation.host import STARTS_MAX, STOP_US, GaveUp, Host, family_of
 from tests.simulation.imports import kestrel_files
 from tests.simulation.overseer import Operator
-from tests.simulation.plan import TIMED_FROM, Plan, add_times, draw
+from tests.simulation.plan import REASONED_FROM, TIMED_FROM, Plan, add_times, draw
 from tests.simulation.process_files import CHANGES, KINDS, ProcessFiles
 from tests.simulation.server import Server
 from tests.simulation.streams import Follower
@@ -43,6 +43,7 @@ def plan_of(seed: int) -> Plan:
     plan, aside = draw(Random(f"{seed} plan")), Random(f"{seed} times")
     if seed >= TIMED_FROM and aside.random() < 0.8:
         add_times(plan, aside)
+        plan.says_why = seed >= REASONED_FROM
     return plan
 
 
@@ -81,6 +82,7 @@ class World(Host):
             self.add("leases", len(self.history.leases))
             self.add("tokens shown", sum(len(one.changes) for one in self.history.leases))
             self.add("tokens made up", len(self.history.forged))
+            self.add("reasons looked at", len(self.history.reasons))
             self.add("delayed puts", sum(put.delay_ms > 0 for put in self.history.puts.values()))
             self.add("puts with keys", sum(bool(put.key) for put in self.history.puts.values()))
         self.add("starts", len(lives))

@@ -134,6 +134,7 @@ def _fill(engine: Engine) -> None:
     assert journal is not None
     journal.sync()
     reader = engine.reader(FAMILY)
+    reader.queue.use_version(3)
     assert reader.queue.put_later(b"in an hour, for both", 0, 5, None, 3_600_000)
     engine.take(FAMILY)
     put_with_key(engine, b"with a key", KEYS[0])
@@ -154,7 +155,8 @@ def _fill(engine: Engine) -> None:
             engine.take(FAMILY)
         engine.end_turn()
     reader.give_back(next(iter(reader.open)), engine.clock.wall_ms, 60_000)
-    assert reader.queue.put_moved(b"from elsewhere", 0, None, Origin(0, Reason.EXPIRED, 2, 1, "elsewhere"))
+    reader.queue.note_failure(reader.number, next(iter(reader.open), 1), "why")
+    assert reader.queue.put_moved(b"from elsewhere", 0, None, Origin(0, Reason.EXPIRED, 2, 1, "elsewhere", "why"))
     assert reader.queue.put_later(b"cancelled", 0, 0, reader, 1000)
     assert reader.queue.put_later(b"in a second", 0, 0, reader, 1000)
     reader.remember_key(KEYS[1], reader.queue.next_id - 1, 1000)
@@ -172,7 +174,7 @@ def _fill(engine: Engine) -> None:
 
 def put_with_key(engine: Engine, data: bytes, key: bytes) -> None:
     reader = engine.reader(FAMILY)
-    reader.queue.use_version_2()
+    reader.queue.use_version(2)
     engine.put(FAMILY, data)
     reader.remember_key(key, reader.queue.next_id - 1, 0)
 

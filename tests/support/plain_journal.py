@@ -9,7 +9,7 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 FRAME: Final = 9
-PUT, DONE, ABORT, READER, SYNC, IMPORT, CHECKPOINT, DUE, KEY, ORIGIN = range(1, 11)
+PUT, DONE, ABORT, READER, SYNC, IMPORT, CHECKPOINT, DUE, KEY, ORIGIN, FAILURE = range(1, 12)
 ENDS: Final = ("got", "confirmed", "expired", "moved", "discarded", "flushed")
 U64: Final = (1 << 64) - 1
 READER_BYTES: Final = 4 + 1 + 8 + 8 + 4 + 8 + 8 + 8 + 48 + 10  # of a CHECKPOINT, besides its name and lists
@@ -111,7 +111,7 @@ def whole(content: bytes, at: int) -> tuple[int, int] | None:
         return None
     body_bytes, checksum, kind = struct.unpack_from("<IIB", content, at)
     end = at + FRAME + body_bytes
-    if not body_bytes or not PUT <= kind <= ORIGIN or end > len(content):
+    if not body_bytes or not PUT <= kind <= FAILURE or end > len(content):
         return None
     body = content[at + FRAME : end]
     if kind == PUT:

@@ -163,6 +163,8 @@ def _heading(item: WaitingItem, now_ms: int) -> str:
         parts.append(f"failed {item.attempts} time{'' if item.attempts == 1 else 's'}")
     if item.origin:
         parts.append(item.origin)
+    if item.failure:
+        parts.append(f"because: {item.failure}")
     if item.flags:
         parts.append(f"flags {item.flags}")
     return "  ".join(parts)

@@ -24,6 +24,8 @@ def item_lines(records: Iterable[bytes], queue: Queue, reader: Reader | None, *,
             line["flags"] = flags
         if reader is not None:
             line |= _known_of(one, reader, with_clients=with_clients)
+        if failure := queue.failure_of(reader.number if reader is not None else 0, one):
+            line["failure_reason"] = failure
         if (origin := queue.origins.get(one)) is not None:
             line["origin"] = {
                 "queue": shown_name(origin.queue),

@@ -55,7 +55,8 @@ class Command:
     `name` is the queue's, `key` is what the client wrote; `wait_ms` -1 = do not wait; `data_bytes` -1 = no data
     follows. `target` is for whoever executes commands, to remember what the name stood for. `sees` says which queues
     its sender may know of, None = all; `may_create` whether he may make the one that is named. `lease_ms` is how long a
-    lease lasts; `delay_ms` when an item is due that is put or given back; `item_key` what follows `key=`.
+    lease lasts; `delay_ms` when an item is due that is put or given back; `item_key` what follows `key=`, or the text
+    of `reason=`.
     """
 
     __slots__ = (

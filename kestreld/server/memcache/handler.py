@@ -307,7 +307,7 @@ class Handler(CommandHandler):
             return leases.extend(reader, token, command.lease_ms)
         if kind == wire.GIVE_BACK:
             return leases.give_back(reader, token, now_ms, command.delay_ms)
-        return leases.fail(reader, token, now_ms)
+        return leases.fail(reader, token, now_ms, command.item_key.decode())
 
     def undelivered(self, reader: Reader, token: int) -> None:
         """The answer with that lease never left: nobody has the item."""

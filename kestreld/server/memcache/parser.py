@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from kestreld.checks import reason_problem
 from kestreld.config.config import Compat, QueueConfig
 from kestreld.server.command_handler import DATA_READ_BYTES, READ_BYTES, Parser
 from kestreld.server.memcache import commands as wire
@@ -41,6 +42,7 @@ BINARY_MAGIC: Final = (b"\x80", b"\x81")  # the first byte of memcached's binary
 _HTTP: Final = re.compile(rb"[A-Za-z]+ \S+ HTTP/\d")
 _BINARY_UNKNOWN: Final = b"Unknown command"
 _NUMBER: Final = re.compile(rb"-?\d{1,19}")
+_ENCODED: Final = re.compile(rb"%([0-9A-Fa-f]{2})?")
 TOKEN_DIGITS_MAX: Final = 20
 _TOKEN: Final = re.compile(rb"\d{1,%d}(?![^ /])" % TOKEN_DIGITS_MAX)
 # Storage commands that a queue does not have, and which of their words says how much data follows
@@ -377,7 +379,7 @@ class MemcacheParser(Parser):
         self._token = int(found[0])
         if len(known) >= LINES_CACHED_MAX:
             self._cache.clear()
-        if len(text) <= 512:
+        if len(text) <= 512 and not command.item_key:
             known[text[:slash] + text[found.end() :]] = command
         return command
 
@@ -630,8 +632,9 @@ class MemcacheParser(Parser):
             problem = "touch with an option needs 0 seconds"
         elif problem := _doubled(option.split(b"/")):
             return self._refuse(problem)
-        elif option == b"failed":
+        elif option == b"failed" or option.startswith(b"failed/reason="):
             command.kind = wire.FAIL
+            problem = self._read_reason(command, option[14:]) if len(option) > 6 else ""
         elif option.startswith(b"delay="):
             command.delay_ms = _number_behind(option)
             problem = self._delay_problem(command)
@@ -639,6 +642,18 @@ class MemcacheParser(Parser):
             command.kind = wire.EXTEND
             problem = self._read_lease(command, option if slash else b"lease=%d" % (seconds * 1000))
         return self._refuse(problem) if problem else command
+
+    def _read_reason(self, command: Command, encoded: bytes) -> str:
+        """Why an item failed, with %XX for a byte that no key may have."""
+        if None in (code := [found[1] for found in _ENCODED.finditer(encoded)]):
+            return "reason= needs two hexadecimal digits behind each %"
+        text = _ENCODED.sub(lambda found: bytes([int(found[1], 16)]), encoded) if code else encoded
+        try:
+            problem = reason_problem(text.decode())
+        except UnicodeDecodeError:
+            problem = "is UTF-8"
+        command.item_key = text
+        return f"reason= needs a text that {problem}" if problem else ""
 
     def _data_bytes(self, word: bytes) -> int:
         """A data length, -1 when the word is none."""

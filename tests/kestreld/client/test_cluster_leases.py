@@ -57,7 +57,9 @@ def test_a_lease_is_extended_given_back_and_failed(queue: ClusterQueue) -> None:
     assert second is not None
     assert second.token != first.token
     assert not first.fail()
-    assert second.fail()
+    with pytest.raises(InvalidArgument, match="reason"):
+        second.fail(reason="two\nlines")
+    assert second.fail(reason="no room / 100 % größe")
     assert queue.get() == b"job"
 
 

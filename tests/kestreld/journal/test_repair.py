@@ -419,10 +419,10 @@ def test_a_journal_of_a_later_version_is_not_touched() -> None:
     content = bytearray(SAMPLE.files[path])
     header, header_bytes = decode_header(bytes(content), path)
     later = bytearray(encode_header(Header(header.journal_id, 3, header.first_id, header.created_at_ms, FAMILY)))
-    later[8] = 3  # the version; its checksum is made anew
+    later[8] = 4  # the version; its checksum is made anew
     disk = SAMPLE.disk({path: sealed(bytes(later)) + bytes(content[header_bytes:])})
     before = {name: bytes(data) for name, data in disk.files.items()}
-    with pytest.raises(JournalCorrupt, match="journal version 3"):
+    with pytest.raises(JournalCorrupt, match="journal version 4"):
         mended(disk)
     assert disk.files == before
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from kestreld.errors import LeaseLost, QueueClosed
+from kestreld.errors import InvalidArgument, LeaseLost, QueueClosed
 from kestreld.library import Lease, PersistentQueue, QItem, QueueConfig
 from tests.support.interrupting import interrupted_at
 from tests.support.library import LONG_S, data_of, journaled, read_all
@@ -123,6 +123,19 @@ def test_a_failed_item_waits_as_the_delays_say_the_last_of_which_repeats(opened:
         assert lease.fail()
     assert next_in_time(queue) == b"1"
     assert time.monotonic() - started >= 0.06
+
+
+def test_a_failed_item_says_why(opened: Opened) -> None:
+    queue = opened(max_retries=1, move_failed_to="dead")
+    queue.add(b"job")
+    assert lease_of(queue).fail(reason="no room")
+    family = queue._reading.reader.queue
+    assert family.failures == {(1, 1): "no room"}
+    lease = lease_of(queue)
+    for wrong in ("", "two\nlines", 201 * "x", 101 * "ä", b"bytes"):
+        with pytest.raises(InvalidArgument, match="reason"):
+            lease.fail(reason=wrong)  # type: ignore[arg-type]
+    assert lease.confirm()
 
 
 def test_a_failed_item_is_nobodys_until_its_delay_is_over(opened: Opened) -> None:

@@ -23,7 +23,7 @@ def put(engine: Engine, key: bytes, name: str = "work", delay_ms: int = 0) -> bo
     queue = reader.queue
     if reader.find_key(key):
         return False
-    queue.use_version_2()
+    queue.use_version(2)
     one = queue.next_id
     only = reader if reader.label else None
     stored = queue.put_later(b"x", 0, 0, only, delay_ms) if delay_ms else queue.put_with(b"x", 0, 0, only)

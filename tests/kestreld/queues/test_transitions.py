@@ -53,6 +53,7 @@ leased      extend            leased
 leased      give back         waiting
 leased      give back later   delayed
 leased      fail              retrying +
+leased      fail because      retrying +
 leased      its time          retrying +
 leased      take              leased
 leased      flush             leased
@@ -64,6 +65,7 @@ ROWS = [(line[:12].strip(), line[12:30].strip(), line[30:].strip()) for line in 
 LEASE_MS = 1000
 DELAY_MS = 1000
 WHO = "127.0.0.1:1"
+WHY = "no room"
 
 
 class Life:
@@ -84,7 +86,7 @@ class Life:
 
     def put(self, delay_ms: int = 0) -> None:
         queue = self.reader.queue
-        queue.use_version_2()
+        queue.use_version(2)
         self.one = queue.next_id
         assert queue.put_later(b"job", 0, 0, None, delay_ms) if delay_ms else queue.put(b"job")
         self.reader.remember_key(b"key", self.one, delay_ms)
@@ -115,7 +117,7 @@ class Life:
         if state == "waiting":
             assert leases.give_back(self.reader, self.token, self.now_ms)
         elif state == "retrying":
-            assert leases.fail(self.reader, self.token, self.now_ms)
+            assert leases.fail(self.reader, self.token, self.now_ms, WHY)
         self.engine.end_turn()
 
     def state(self) -> str:
@@ -128,6 +130,10 @@ class Life:
             return "retrying" if one in held.failed else "delayed"
         record = reader.peek(self.now_ms)
         return "waiting" if record is not None and item_id(record) == one else "gone"
+
+    def why(self) -> str:
+        """Why the item failed last."""
+        return self.reader.queue.failure_of(self.reader.number, self.one)
 
     def let_pass(self) -> None:
         self.engine.clock.advance(DELAY_MS)
@@ -157,6 +163,7 @@ EVENTS: dict[str, Callable[[Life], object]] = {
     "give back": lambda life: leases.give_back(life.reader, life.token, life.now_ms),
     "give back later": lambda life: leases.give_back(life.reader, life.token, life.now_ms, DELAY_MS),
     "fail": lambda life: leases.fail(life.reader, life.token, life.now_ms),
+    "fail because": lambda life: leases.fail(life.reader, life.token, life.now_ms, WHY),
     "cancel": Life.cancel,
     "run now": lambda life: life.reader.run_now(life.one, life.now_ms),
     "flush": lambda life: life.reader.flush(life.now_ms),
@@ -175,17 +182,19 @@ def test_a_row(tmp_path: Path, state: str, event: str, expected: str, max_memory
     life.bring_to(state)
     life.engine.end_turn()
     assert life.state() == state
-    attempts = life.reader.retries.get(life.one, 0)
+    attempts, why = life.reader.retries.get(life.one, 0), WHY if state == "retrying" or event == "fail because" else ""
     EVENTS[event](life)
     wanted, _, counts = expected.partition(" ")
     assert life.state() == wanted
     if wanted != "gone":
         assert life.reader.retries.get(life.one, 0) - attempts == (counts == "+")
+        assert life.why() == why
     for _ in range(2):  # the first time of a journal waits for a segment that has due times
         life.engine.end_turn()
     assert life.state() == wanted
     life.engine.crash()
     assert life.state() == SAID_BEFORE.get((state, event), AFTER_CRASH.get(wanted, wanted))
+    assert wanted == "gone" or life.why() == why
     if wanted in ("delayed", "retrying", "waiting"):
         life.let_pass()
         assert life.state() == "waiting"

@@ -120,7 +120,7 @@ def test_after_a_clock_was_set_back_items_wait_as_long_as_was_left_when_they_wer
 
 def test_a_delete_brings_back_what_was_leased_as_waiting_and_without_its_key(engine: Engine) -> None:
     reader = engine.reader("work")
-    reader.queue.use_version_2()
+    reader.queue.use_version(2)
     assert reader.queue.put_later(b"leased", 0, 0, None, 10)
     reader.remember_key(b"order-17", 1, 10)
     engine.end_turn()
