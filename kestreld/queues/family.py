@@ -6,6 +6,7 @@ that notes are about their items: what puts do to them is in putting.py, and wha
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -127,6 +128,18 @@ class Family(Committed):
                 self.report(f"{self.name}: {failure}")
                 raise
 
+    def expect_failures(self) -> None:
+        """Have the journal in a version that has FAILURE records, or the next segment where the disk takes none now.
+
+        Raises JournalCorrupt where the queue has stopped.
+        """
+        journal = self.journal
+        if journal is not None and journal.live_version < 3:
+            journal.need_version(3)
+            if journal.failed is None:  # else each failure would try, and be logged
+                with suppress(JournalFailed):
+                    self.use_version(3)
+
     def leave_journal(self) -> None:
         """Its journal has been deleted: nothing is written any more."""
         self.pending, self.control = [], []
@@ -218,8 +231,9 @@ class Family(Committed):
         return lowest
 
     def note_failure(self, number: int, one: int, text: str) -> None:
-        """Have the next commit say why an item has failed that the reader of that number has. `use_version` comes
-        before that: where the journal was refused a segment, the next CHECKPOINT says it.
+        """Have the next commit say why an item has failed that the reader of that number has.
+
+        `expect_failures` comes before that: where the disk has refused the segment, the next CHECKPOINT says it.
         """
         self.failures.pop((number, one), None)
         self.failures[number, one] = text

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from kestreld.errors import JournalCorrupt, JournalFailed
+from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import Due, Reason, Why, item_expire_at_ms, item_id
 from kestreld.queues.held import ATTEMPT_MAX, Held, Lease, lease_of
 from kestreld.queues.item import ITEM_HEADER_BYTES, is_expired
@@ -286,8 +286,7 @@ class Scheduling(Progress):
             self.give_back(one, now_ms)
             return False
         if failure:
-            with suppress(JournalFailed):  # the next segment will say it
-                self.family.use_version(3)
+            self.family.expect_failures()
         was_counted = self.held is not None and one in self.held.counted
         record = self._take_from_open(one)
         if record is None or self.deleted:

@@ -198,6 +198,25 @@ def test_a_disk_that_refused_it_has_it_in_the_next_segment(make_engine: MakeEngi
     assert reason_of(engine, one) == WHY
 
 
+def test_a_disk_that_refuses_the_first_ones_segment_is_tried_once_and_has_it_in_the_next(
+    make_engine: MakeEngine,
+) -> None:
+    files = FaultyFiles(errno.ENOSPC, ("create",), stays=True)
+    engine = make_engine(files, max_retries=9)
+    engine.put("work", b"x")
+    engine.end_turn()
+    files.fail_from(1)
+    for reason in ("first", "second", WHY):
+        one = fail_with(engine, reason)
+    assert sum("creation failed" in line for line in engine.log) == 1
+    files.mend()
+    engine.queue("work").go_on()
+    engine.end_turn()
+    engine.crash()
+    assert reason_of(engine, one) == WHY
+    assert versions(engine) == [1, 3]
+
+
 def test_an_item_that_a_torn_tail_took_leaves_none_to_the_next_of_its_id(make_engine: MakeEngine) -> None:
     engine = make_engine(max_retries=9)
     engine.put("work", b"x")
