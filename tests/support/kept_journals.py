@@ -1,7 +1,7 @@
-"""Spools with journals of version 2, and what a start on one finds.
+"""Spools with journals of versions 2 and 3, and what a start on one finds.
 
-`python -m tests.support.kept_journals FOLDER` has made those of tests/golden/journal_version_2. They stay as they were
-written then: this makes those of a version to come.
+`python -m tests.support.kept_journals FOLDER` has made those of tests/golden/journal_version_2, and `reasons` of
+journal_version_3. They stay as they were written then: this makes those of a version to come.
 """
 
 import json
@@ -166,14 +166,38 @@ def compacted(engine: Engine) -> list[int]:
     return [token]
 
 
+def reasons(engine: Engine) -> list[int]:
+    """Why items have failed: in a CHECKPOINT and behind it, of one that waits, one that comes later, a dead letter."""
+    engine.configure({"work": {"max_retries": 1, "move_failed_to": "dead"}, "slow": {"retry_delays_ms": (60_000,)}})
+    engine.put("work", b"fails for good", b"fails", b"fails later")
+    engine.put("slow", b"comes later")
+    engine.end_turn()
+    for name, reason in (("work", "first"), ("work", "no room / 100 %"), ("work", "größe"), ("slow", "no route")):
+        _fail(engine.reader(name), engine, reason)
+        engine.end_turn()
+    assert engine.take("work") == b"fails"
+    engine.end_turn()
+    engine.queue("work").go_on()
+    _fail(engine.reader("work"), engine, "too late")
+    return []
+
+
+def why(engine: Engine) -> dict[str, Any]:
+    """Why items have failed that wait, by queue."""
+    return {
+        name: {one: reader.queue.failure_of(reader.number, one) for one in range(1, reader.queue.next_id)}
+        for name, reader in _readers(engine)
+    }
+
+
 def _lease(reader: Reader, engine: Engine) -> int:
     leased = lease(reader, engine.clock.wall_ms, 2 * HOUR_MS, "")
     assert leased is not None
     return leased[0]
 
 
-def _fail(reader: Reader, engine: Engine) -> None:
-    assert fail(reader, _lease(reader, engine), engine.clock.wall_ms)
+def _fail(reader: Reader, engine: Engine, reason: str = "") -> None:
+    assert fail(reader, _lease(reader, engine), engine.clock.wall_ms, reason)
     engine.end_turn()
 
 
@@ -195,7 +219,7 @@ if __name__ == "__main__":
     import shutil
     import tempfile
 
-    for kind, make in MAKERS.items():
+    for kind, make in {**MAKERS, "reasons": reasons}.items():
         folder = Path(sys.argv[1]) / kind
         made = Engine(folder, QuickFiles())
         tokens = make(made)
@@ -205,5 +229,6 @@ if __name__ == "__main__":
             shutil.copytree(folder, Path(aside) / "spool")
             again = started(Path(aside) / "spool", made.clock.wall_ms)
             expected = {"stopped_at_ms": made.clock.wall_ms, "tokens": tokens, **told(again)}
+            expected["failures"] = why(again)
             expected["delivered"] = delivered(again)
         (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")

@@ -13,7 +13,7 @@ from kestreld.journal.segment import decode_header
 from kestreld.journal.verify import verify_spool
 from kestreld.queues.leases import confirm, item_of, lease
 from tests.support.engine import Engine, QuickFiles
-from tests.support.kept_journals import MAKERS, delivered, started, told, types_in
+from tests.support.kept_journals import MAKERS, delivered, started, told, types_in, why
 
 GOLDEN: Final = Path(__file__).parents[2] / "golden"
 KEPT: Final = GOLDEN / "journal_version_1"
@@ -142,3 +142,20 @@ def test_a_journal_that_needs_nothing_of_version_2_is_of_version_1(tmp_path: Pat
 
 def version_of(path: Path) -> int:
     return decode_header(path.read_bytes(), str(path))[0].version
+
+
+# Version 3: why items failed
+
+
+def test_a_start_knows_why_items_failed(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "journal_version_3" / "reasons", tmp_path / "spool")
+    expected = json.loads((tmp_path / "spool" / "expected.json").read_text())
+    engine = started(tmp_path / "spool", expected["stopped_at_ms"])
+    assert json.loads(json.dumps(why(engine))) == expected["failures"]
+    assert expected["failures"]["work"]["3"] == "too late"
+    assert expected["failures"]["dead"] == {"1": "no room / 100 %"}
+    assert delivered(engine) == expected["delivered"]
+    segments = sorted((tmp_path / "spool").glob("*.journal/*.seg"))
+    assert Type.FAILURE in types_in(segments)
+    assert {version_of(path) for path in segments} == {1, 3}
+    engine.abandon()
