@@ -341,7 +341,7 @@ def test_items_show_when_they_are_due_and_who_has_leased_them_and_are_acted_on(t
         await confirm(pilot, "Cancel 1 item of work", "work")
         await until(pilot, "cancelled items: 1", "no delayed items")
         await pilot.press("i")
-        await until(pilot, "retrying items, the first 1", "failed 1 time")
+        await until(pilot, "retrying items, the first 1", "failed 1 time  because: no room")
         await pilot.press("i")
         await until(pilot, "leased items, the first 1")
         await pilot.press("E", *["backspace"] * 3)
@@ -359,7 +359,7 @@ def test_items_show_when_they_are_due_and_who_has_leased_them_and_are_acted_on(t
         QueueClient(daemon.port) as client,
     ):
         client.put("work", b"fails", b"leased")
-        client.do(b"touch work/%b/failed 0" % leased(client, "work"), b"TOUCHED\r\n")
+        client.do(b"touch work/%b/failed/reason=no%%20room 0" % leased(client, "work"), b"TOUCHED\r\n")
         token = leased(client, "work")
         for minutes in (20, 30):
             client.do(b"set work/delay=%d 0 0 1\r\n%d" % (minutes * 60_000, minutes // 10), b"STORED\r\n")
