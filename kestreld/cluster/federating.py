@@ -355,6 +355,15 @@ class Federating:
             self._to_announce |= dict.fromkeys(self._waited_at_ms)
             self._plan(self._announcing, 0)
 
+    def give_again(self, node: Node) -> Work:
+        """It gets the jobs that have come since it asked: it may not know that it counted as down meanwhile."""
+        for number, (name, interest) in enumerate(list(self._interest.items()), 1):
+            queue = self._jobs.queues.get(name)
+            if interest.wants(node.id) and queue is not None and not queue.pause & PAUSED_OUT:
+                self.came(queue)
+            if number % LOOKED_AT_ONCE == 0:
+                yield None
+
     def imported(self, sender: Node, queue: JobQueue) -> None:
         """A job has come from it by other ways."""
         self._imports.setdefault(queue.name, Imports()).came(sender.id, 1, self._now_ms)

@@ -105,6 +105,10 @@ class Interest:
         """Nobody waits there any more, or it is gone."""
         self._wanted.pop(node_id, None)
 
+    def wants(self, node_id: bytes) -> bool:
+        """Whether it has asked for one that it was not given."""
+        return node_id in self._wanted
+
     def take(self, now_ms: int, reachable: Iterable[bytes]) -> bytes | None:
         """Who is to be given the next job: the one that was given one longest ago. None where nobody wants one."""
         there = set(reachable)

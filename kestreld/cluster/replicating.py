@@ -15,9 +15,12 @@ from kestreld.jobs.job import ACKED, COPY, NEVER, NOTICE_MS, Job
 from kestreld.jobs.job_queue import PAUSED_IN, AddedWith, JobQueue
 from kestreld.jobs.store import DELETED, JITTER_MS
 from kestreld.queues.agenda import Scheduled
+from kestreld.queues.slices import Work
 
 NEVER_MS = 1 << 62
 DEFAULT_COPIES = 3
+UNSAID_MAX = 1_000  # jobs
+SAID_AT_ONCE = 100
 
 Added = Callable[[bytes | None], None]  # told the job's id, None = it expired before enough nodes held it
 
@@ -55,6 +58,8 @@ class Replicating:
         self._lending = lending
         self._tombstones = tombstones
         self._pending: dict[bytes, PendingAdd] = {}
+        # By nodes that are to queue jobs of which this one keeps no copy, and cannot be told now: when, and until when.
+        self._unsaid: dict[bytes, dict[bytes, tuple[int, int]]] = {}
         self.async_copies_missed = 0  # of ADDJOB ASYNC: there was no node to take them
         self.default_below_three = 0  # ADDJOBs without REPLICATE that got fewer copies, for want of nodes
 
@@ -159,6 +164,7 @@ class Replicating:
 
     def forgotten(self, node: Node) -> None:
         """A node is none of the cluster any more."""
+        self._unsaid.pop(node.id, None)
         for pending in self._pending.values():
             pending.replication.forget(node.id)
 
@@ -177,7 +183,7 @@ class Replicating:
 
     def cleared(self) -> None:
         """All jobs have gone at once."""
-        pending, self._pending = self._pending, {}
+        pending, self._pending, self._unsaid = self._pending, {}, {}
         for one in pending.values():
             self._end(one)
             one.added(None)
@@ -243,11 +249,27 @@ class Replicating:
         """No copy stays here: one of those that hold one queues it, unless by now they see to that themselves."""
         jobs, terms = self._jobs, job.terms
         due_at_ms = job.created_at_ms + terms.delay_s * 1000
-        if jobs.now_ms < due_at_ms + terms.retry_ms - NOTICE_MS - JITTER_MS:
-            after_ms = max(due_at_ms - jobs.now_ms, 0)
-            for node in sample(holders, 1, self._peers.random_bytes):
-                self._peers.bus.send(node, Notice(Word.ENQUEUE, job.id, after_ms=after_ms))
+        until_ms = due_at_ms + terms.retry_ms - NOTICE_MS - JITTER_MS
+        if jobs.now_ms < until_ms:
+            reachable = [node for node in holders if node.is_up]
+            for node in sample(reachable or holders, 1, self._peers.random_bytes):
+                if node.is_up:
+                    self._have_queued(node, job.id, due_at_ms)
+                elif sum(map(len, self._unsaid.values())) < UNSAID_MAX:
+                    self._unsaid.setdefault(node.id, {})[job.id] = due_at_ms, until_ms
         jobs.unhold(job)
+
+    def _have_queued(self, node: Node, job_id: bytes, due_at_ms: int) -> None:
+        after_ms = max(due_at_ms - self._jobs.now_ms, 0)
+        self._peers.bus.send(node, Notice(Word.ENQUEUE, job_id, after_ms=after_ms))
+
+    def came_up(self, node: Node) -> Work:
+        """It can be told which jobs it is to queue. It got them before, and would queue them after their retry time."""
+        for number, (job_id, (due_at_ms, until_ms)) in enumerate(self._unsaid.pop(node.id, {}).items(), 1):
+            if self._jobs.now_ms < until_ms:
+                self._have_queued(node, job_id, due_at_ms)
+            if number % SAID_AT_ONCE == 0:
+                yield None
 
     # Copies of other nodes' jobs
 

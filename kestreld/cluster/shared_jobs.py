@@ -108,8 +108,10 @@ class SharedJobs(Copies, JobsSide):
     def _tell_all(self, node: Node) -> None:
         """Tell it what it has missed."""
         self._take_on(self.lending.came_up(node))
+        self._take_on(self.replicating.came_up(node))
         self.federating.came_up(node)
         self._take_on(self.federating.announce_waits())
+        self._take_on(self.federating.give_again(node))
         self._take_on(self.acks.catch_up(node))
 
     def link_broken(self, node: Node) -> None:

@@ -60,6 +60,19 @@ def test_a_job_comes_to_where_somebody_waits_in_less_than_a_tenth_of_a_second(
     assert net.states(job_id) == [COPY if retry_ms else -1, ACTIVE, -1]
 
 
+def test_a_job_that_comes_while_where_somebody_waits_counts_as_down_goes_there_once_it_is_up(net: JobNet) -> None:
+    """The node there does not know that it counted as down, and asks again late."""
+    net.nodes[1].wait()
+    net.run(20_000)
+    net.nodes[0].lose_sight_of(net.nodes[1])
+    job_id = net.nodes[0].add(1)
+    net.run(10)
+    assert net.states(job_id) == [QUEUED, -1, -1]
+    net.nodes[0].link(net.nodes[1])
+    net.run(10)
+    assert net.nodes[1].fetched == [job_id]
+
+
 def test_who_comes_behind_the_job_is_given_it_at_once(net: JobNet) -> None:
     job_id = net.nodes[0].add(1)
     net.run(100_000)

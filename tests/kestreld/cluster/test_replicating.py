@@ -9,7 +9,7 @@ from kestreld.cluster.reactions import Word
 from kestreld.cluster.replication import MORE_AFTER_MS
 from kestreld.jobs.job import ACKED, ACTIVE, COPY, DELAYED, QUEUED, WAIT_REPL
 from kestreld.jobs.job_queue import PAUSED_IN, PAUSED_OUT
-from tests.support.job_net import RETRY_MS, JobNet, JobNode
+from tests.support.job_net import RETRY_MS, SLICE_MS, JobNet, JobNode
 
 
 @pytest.fixture
@@ -527,3 +527,27 @@ def test_no_second_node_is_asked_to_queue_a_job_that_was_delivered_before_it_was
     assert node.added == [job_id]
     assert [word.word for _, _, word in net.said(Notice) if word.word is Word.ENQUEUE] == []
     assert net.states(job_id) == [-1, ACTIVE, COPY]
+
+
+@pytest.mark.parametrize("delay_s", [0, 2])
+def test_a_job_of_a_node_that_leaves_is_queued_where_it_went_though_that_counts_as_down_for_a_moment(
+    delay_s: int,
+) -> None:
+    net = JobNet(2)
+    net.nodes[0].set_leaving()
+    net.is_manual = True
+    job_id = net.nodes[0].add(1, delay_s=delay_s)
+    net.deliver(0, 1)
+    net.nodes[0].lose_sight_of(net.nodes[1])
+    net.deliver(1, 0)
+    net.run(1000)
+    net.nodes[0].link(net.nodes[1])
+    net.run(SLICE_MS)
+    net.deliver_all()
+    net.run(delay_s * 1000)
+    assert net.states(job_id) == [-1, QUEUED]
+    assert net.nodes[1].get() == job_id
+    net.nodes[0].relink(net.nodes[1])
+    net.run(SLICE_MS)
+    net.deliver_all()
+    assert net.states(job_id) == [-1, ACTIVE]
