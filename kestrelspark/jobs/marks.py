@@ -20,25 +20,22 @@ Bucket = tuple[int, dict[str, Any] | None, float]  # begins at, its row, the bac
 
 @dataclass(slots=True, frozen=True)
 class Held:
-    """Items may be held back until they are due, from `from_ms` to `until_ms`: then they wait and cannot be taken."""
+    """So many items may be held back until they are due: in this time they wait and cannot be taken."""
 
     from_ms: int
     until_ms: int
+    items: int
 
 
 def marks(
-    buckets: Sequence[Bucket], bucket_ms: int, held: Held | None = None, *, is_interval: bool = False
+    buckets: Sequence[Bucket], bucket_ms: int, held: Sequence[Held] = (), *, is_interval: bool = False
 ) -> list[Mark]:
     """By time. With `is_interval` when an item left is known only to be after one put and before the next."""
-    found = [*_stalls(buckets, bucket_ms, is_interval), *_bursts(buckets, bucket_ms)]
-    if held is not None:
-        found = [
-            one for one in found if one.kind != "stall" or one.until_ms <= held.from_ms or one.from_ms >= held.until_ms
-        ]
+    found = [*_stalls(buckets, bucket_ms, held, is_interval), *_bursts(buckets, bucket_ms)]
     return sorted(found, key=lambda one: one.from_ms)
 
 
-def _stalls(buckets: Sequence[Bucket], bucket_ms: int, is_interval: bool) -> Iterator[Mark]:
+def _stalls(buckets: Sequence[Bucket], bucket_ms: int, held: Sequence[Held], is_interval: bool) -> Iterator[Mark]:
     """Many intervals one after the other without a get while items waited, for longer than is usual in this queue."""
     runs = list(_runs(buckets, is_interval))
     busy = sum(1 for _, row, _ in buckets if _has_taken(row))
@@ -50,12 +47,15 @@ def _stalls(buckets: Sequence[Bucket], bucket_ms: int, is_interval: bool) -> Ite
         if len(run) < max(STALL_BUCKETS_MIN, STALL_GAPS * usual) or span_ms < STALL_MIN_MS:
             continue
         from_ms = buckets[run[0]][0]
-        most = max(buckets[at][2] for at in run)
+        backlogs = [buckets[at][2] for at in run]
+        until_ms = from_ms + span_ms
+        if min(backlogs) <= sum(one.items for one in held if one.from_ms < until_ms and one.until_ms > from_ms):
+            continue
         is_last = run[-1] == len(buckets) - 1
-        until = "the end" if is_last else day_and_time(from_ms + span_ms)
+        until = "the end" if is_last else day_and_time(until_ms)
         period = f"{day_and_time(from_ms)} to {until} ({span(span_ms)})"
-        words = f"{period}: nothing was taken while up to {count(most)} items waited"
-        yield Mark("stall", from_ms, from_ms + span_ms, words)
+        words = f"{period}: nothing was taken while up to {count(max(backlogs))} items waited"
+        yield Mark("stall", from_ms, until_ms, words)
 
 
 def _runs(buckets: Sequence[Bucket], is_interval: bool) -> Iterator[range]:

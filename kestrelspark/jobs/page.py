@@ -229,7 +229,7 @@ def _at_most(longest_ms: float | None) -> str:
 
 
 def _marks(queue: Row, buckets: Sequence[Bucket], report: Report) -> list[Mark]:
-    held = report.held.get(_key(queue)) or report.held.get((queue["queue"], None))
+    held = [*report.held.get(_key(queue), []), *report.held.get((queue["queue"], None), [])]
     return marks(buckets, report.bucket_s * 1000, held, is_interval=_is_interval(queue))
 
 

@@ -53,7 +53,7 @@ class Report:
     merged_buckets: Any = None
     merged_queues: Any = None
     end_ms: int = 0
-    held: dict[tuple[str, str | None], Held] = field(default_factory=dict)
+    held: dict[tuple[str, str | None], list[Held]] = field(default_factory=dict)
 
 
 def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, state: str = "") -> Report | None:
@@ -123,18 +123,15 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
         notes,
         *_merged(spark, buckets, queues),
         end_ms,
-        _held(events),
+        _held(spark, bucket_s * 1000),
     )
 
 
-def _held(events: Any) -> dict[tuple[str, str | None], Held]:
-    found = events.where("due_at_ms > at_ms").groupBy("queue", "reader")
-    return {
-        (queue, reader): Held(from_ms, until_ms)
-        for queue, reader, from_ms, until_ms in found.agg({"at_ms": "min", "due_at_ms": "max"})
-        .selectExpr("queue", "reader", "`min(at_ms)`", "`max(due_at_ms)`")
-        .collect()
-    }
+def _held(spark: Any, bucket_ms: int) -> dict[tuple[str, str | None], list[Held]]:
+    held: dict[tuple[str, str | None], list[Held]] = {}
+    for queue, reader, *window in spark.sql(_HELD.format(bucket_ms=bucket_ms)).collect():
+        held.setdefault((queue, reader), []).append(Held(*window))
+    return held
 
 
 def _merged(spark: Any, buckets: Any, queues: Any) -> tuple[Any, Any]:
@@ -414,6 +411,10 @@ select e.server, e.queue, e.journal_id, e.reader,
 from kestrel_events e left join puts p
     on e.server = p.server and e.queue = p.queue and e.journal_id = p.journal_id and e.id = p.id
 where e.event not in ('put', 'delayed', 'leased') and (p.id is null or p.reader is null or p.reader = e.reader)
+"""
+_HELD: Final = """
+select queue, reader, min(at_ms), max(due_at_ms), count(*) from kestrel_events
+where due_at_ms > at_ms and event != 'leased' group by queue, reader, at_ms - at_ms % {bucket_ms}
 """
 # What was left when a reader was dropped, or its journal replaced, waits no longer. When is not always known.
 _ENDED: Final = f"""

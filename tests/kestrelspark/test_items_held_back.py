@@ -83,3 +83,8 @@ def test_a_wait_counts_from_the_due_time_and_what_is_held_back_is_backlog(spark:
     (work,) = [row for row in rows(made.queues) if row["queue"] == "work"]
     assert [work[name] for name in ("puts", "got", "retried", "moved", "backlog_items")] == [4, 1, 1, 1, 2]
     assert work["wait_max_ms"] == 1000
+    assert work["oldest_age_ms"] == 59_000
+    windows = [(one.from_ms - START_WALL_MS, one.until_ms - START_WALL_MS, one.items) for one in made.held["work", ""]]
+    assert sorted(windows) == [(0, 1000, 1), (2001, 3_602_001, 1)]
+    (later,) = made.held["work", None]
+    assert (later.from_ms - START_WALL_MS, later.until_ms - START_WALL_MS, later.items) == (0, 60_000, 1)

@@ -1,5 +1,7 @@
 """Stalls and bursts in the intervals of the report."""
 
+from collections.abc import Sequence
+
 import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
@@ -18,7 +20,7 @@ def buckets(puts: list[int], got: list[int], *, backlog: int = 0) -> list[Bucket
     return made
 
 
-def found(made: list[Bucket], held: Held | None = None, *, is_interval: bool = False) -> list[tuple[str, int, int]]:
+def found(made: list[Bucket], held: Sequence[Held] = (), *, is_interval: bool = False) -> list[tuple[str, int, int]]:
     """The kinds and numbers of intervals."""
     seen = marks(made, 10_000, held, is_interval=is_interval)
     return [(one.kind, one.from_ms // 10_000, one.until_ms // 10_000) for one in seen]
@@ -32,8 +34,12 @@ def test_a_stall_is_where_items_wait_and_none_is_taken_for_long() -> None:
     (one,) = marks(STALLED, 10_000)
     words = "1970-01-01 00:01:50 to 1970-01-01 00:03:40 (1.83 min): nothing was taken while up to 60 items waited"
     assert one.words == words
-    assert found(STALLED, Held(0, 50_000)) == [("stall", 11, 22)]
-    assert found(STALLED, Held(0, 150_000)) == []
+
+
+def test_items_that_are_held_back_do_not_stall_but_others_beside_them_do() -> None:
+    assert found(STALLED, [Held(0, 50_000, 100)]) == [("stall", 11, 22)]
+    assert found(STALLED, [Held(0, 150_000, 9)]) == [("stall", 11, 22)]
+    assert found(STALLED, [Held(0, 150_000, 9), Held(140_000, 160_000, 1)]) == []
 
 
 def test_two_stalls_do_not_hide_each_other_and_the_last_goes_on_to_the_end() -> None:
