@@ -99,7 +99,7 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
         steps.unionByName(ends).createOrReplaceTempView("kestrel_steps_raw")
     steps = spark.sql(_BUCKETED.format(bucket_ms=bucket_s * 1000, since_ms=since_ms or 0)).persist()
     steps.createOrReplaceTempView("kestrel_steps")
-    base = spark.sql(_BASE).persist()
+    base = _collected(spark, spark.sql(_BASE))
     if not has_events and base.where("backlog_items > 0").isEmpty():
         steps.unpersist()
         events.unpersist()
@@ -110,9 +110,10 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     spark.sql(_SHOWN).createOrReplaceTempView("kestrel_shown")
     spark.sql(_MINUTES.format(group="server, queue, reader")).createOrReplaceTempView("kestrel_minutes")
     end_ms = last_ms if until_ms is None else max(last_ms, min(until_ms, now_ms()))
+    _collected(spark, spark.sql(_QUEUES.format(figures=_figures()))).createOrReplaceTempView("kestrel_counted")
     oldest = spark.sql(_OLDEST.format(end_ms=end_ms, until_ms=ID_MAX if until_ms is None else until_ms))
-    oldest.createOrReplaceTempView("kestrel_oldest")
-    queues = spark.sql(_QUEUES.format(figures=_figures(), end_ms=end_ms)).persist()
+    _collected(spark, oldest).createOrReplaceTempView("kestrel_oldest")
+    queues = _collected(spark, spark.sql(_AGED.format(end_ms=end_ms)))
     queues.createOrReplaceTempView("kestrel_queues")
     return Report(
         buckets,
@@ -125,6 +126,11 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
         end_ms,
         _held(spark, bucket_s * 1000),
     )
+
+
+def _collected(spark: Any, frame: Any) -> Any:
+    """The same rows, one for each queue: what is made of them does not repeat the plan of how they were found."""
+    return spark.createDataFrame(frame.collect(), frame.schema)
 
 
 def _held(spark: Any, bucket_ms: int) -> dict[tuple[str, str | None], list[Held]]:
@@ -465,13 +471,8 @@ select {group}, max_by(minute_ms, puts) as busiest_minute_ms, max(puts) as busie
 _OLDEST: Final = """
 with waiting as (
     select server, queue, reader, journal_id, id, max(waits_from_ms) as from_ms from kestrel_steps
-    where id is not null and (server, queue, reader) in (
-        select server, queue, reader from (
-            select server, queue, reader, backlog_items as items from kestrel_base
-            union all
-            select server, queue, reader, change from kestrel_steps where is_shown
-        ) group by server, queue, reader having sum(items) > 0
-    )
+    where id is not null
+        and (server, queue, reader) in (select server, queue, reader from kestrel_counted where backlog_items > 0)
     group by server, queue, reader, journal_id, id having sum(change) > 0
 )
 select server, queue, reader, count(*) as known_items, min(if(from_ms <= {end_ms}, from_ms, null)) as oldest_ms
@@ -487,25 +488,25 @@ union all
 select server, queue, reader, null, 0, 0, null, null, 0 from kestrel_base where backlog_items > 0
 """
 _QUEUES: Final = """
-with counted as (
-    select q.*, m.busiest_minute_ms, m.busiest_minute_puts,
-        greatest(coalesce(base.backlog_items, 0) + q.change, 0) as backlog_items,
-        greatest(b.backlog_max_items, base.backlog_items, 0) as backlog_max_items
-    from (
-        select server, queue, reader, sum(change) as change, {figures},
-            count_if(event = 'got' and wait_ms is null) as got_without_wait
-        from kestrel_shown group by server, queue, reader
-    ) q
-    left join kestrel_minutes m on q.server = m.server and q.queue = m.queue and q.reader = m.reader
-    left join kestrel_base base on q.server = base.server and q.queue = base.queue and q.reader = base.reader
-    left join (select server, queue, reader, max(backlog_items) as backlog_max_items from kestrel_buckets
-        group by server, queue, reader) b on q.server = b.server and q.queue = b.queue and q.reader = b.reader
-)
+select q.*, m.busiest_minute_ms, m.busiest_minute_puts,
+    greatest(coalesce(base.backlog_items, 0) + q.change, 0) as backlog_items,
+    greatest(b.backlog_max_items, base.backlog_items, 0) as backlog_max_items
+from (
+    select server, queue, reader, sum(change) as change, {figures},
+        count_if(event = 'got' and wait_ms is null) as got_without_wait
+    from kestrel_shown group by server, queue, reader
+) q
+left join kestrel_minutes m on q.server = m.server and q.queue = m.queue and q.reader = m.reader
+left join kestrel_base base on q.server = base.server and q.queue = base.queue and q.reader = base.reader
+left join (select server, queue, reader, max(backlog_items) as backlog_max_items from kestrel_buckets
+    group by server, queue, reader) b on q.server = b.server and q.queue = b.queue and q.reader = b.reader
+"""
+_AGED: Final = """
 select c.*, if(known_items > backlog_items, null, oldest_ms) as oldest_ms,
     if(known_items > backlog_items, null, {end_ms} - oldest_ms) as oldest_age_ms,
     case when known_items is null or known_items > backlog_items then backlog_items
         else backlog_items - known_items end as backlog_without_put
-from counted c left join kestrel_oldest o on c.server = o.server and c.queue = o.queue and c.reader = o.reader
+from kestrel_counted c left join kestrel_oldest o on c.server = o.server and c.queue = o.queue and c.reader = o.reader
 """
 # Waits are ranked anew, over those of all servers. A backlog is the sum of the servers' own, none of which is below 0.
 _MERGED_BUCKETS: Final = """
