@@ -292,11 +292,11 @@ def late_failures_are_counted() -> AbstractContextManager[Any]:
     """Whoever says that it has failed when its lease is over is believed once more."""
     fail = leases.fail
 
-    def counting(reader: Reader, token: int, now_ms: int) -> bool:
+    def counting(reader: Reader, token: int, now_ms: int, failure: str = "") -> bool:
         found = leases._find(reader, token)
         if found is None or found.is_leased or not leases._take_up(reader, found._replace(is_counted=False), token):
-            return fail(reader, token, now_ms)
-        reader.fail(found.item, now_ms)
+            return fail(reader, token, now_ms, failure)
+        reader.fail(found.item, now_ms, failure)
         return True
 
     return patch.object(leases, "fail", counting)
