@@ -30,6 +30,7 @@ from tests.simulation.world import Outcome
 from tests.support.mortal_files import Killed
 
 LOOK_US: Final = 100_000  # between looks whether all is well
+STORM_MESSAGES: Final = 3000  # between two looks: nodes say some 200 at most where all is as it should be
 PATIENCE_US: Final = 60_000_000
 QUIET_US: Final = 3_000_000
 STARTS_MAX: Final = 40
@@ -74,6 +75,7 @@ class ClusterWorld:
         self.is_open = False
         self.figures: dict[str, int] = {}
         self.settled_us = -1
+        self._messages_seen = 0
         self._numbers = count(1)
         self._clients: list[Client] = []
 
@@ -337,6 +339,7 @@ class ClusterWorld:
     def _look(self) -> None:
         """Every so often."""
         self.inspector.look_at_links()
+        self._look_for_storm()
         self.schedule.after(LOOK_US, self._look)
         if not self.is_open:
             return
@@ -349,6 +352,14 @@ class ClusterWorld:
             self.troubles.is_over()
             self.say("all is well")
         self.inspector.look()
+
+    def _look_for_storm(self) -> None:
+        """Nodes that answer each other without an end would keep a run going for hours."""
+        messages = sum(self.watch.messages.values())
+        new, self._messages_seen = messages - self._messages_seen, messages
+        if new > STORM_MESSAGES:
+            self.complain(f"nodes told each other {new:,} things within {LOOK_US // 1000} ms")
+            raise GaveUp
 
     def mend_tables(self) -> None:
         """As operators do: nodes that are no more are forgotten, those that do not know each other are introduced."""
