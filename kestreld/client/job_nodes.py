@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
 from random import Random
 from threading import Lock
 from typing import Any, Final
@@ -47,11 +48,12 @@ def now_ms() -> int:
 
 def turns(timeout: float | None) -> Iterator[int]:
     """How many ms each command of a longer wait waits. `timeout` in seconds, None = forever."""
-    wait_ms = None if timeout is None else checks.seconds_ms(timeout, "timeout", checks.FAR_MS)
-    until_ms = None if wait_ms is None else now_ms() + wait_ms
-    yield TURN_MS if wait_ms is None else min(wait_ms, TURN_MS)
-    while until_ms is None or until_ms > now_ms():
-        yield TURN_MS if until_ms is None else max(1, min(until_ms - now_ms(), TURN_MS))
+    if timeout is None:
+        return repeat(TURN_MS)
+    wait_ms = checks.seconds_ms(timeout, "timeout", checks.FAR_MS)
+    until_ms = now_ms() + wait_ms
+    # No generator: what a signal handler raises in one that is just dropped is lost.
+    return chain([min(wait_ms, TURN_MS)], iter(lambda: max(0, min(until_ms - now_ms(), TURN_MS)), 0))
 
 
 def beat_after_s(retry_s: int) -> float | None:
