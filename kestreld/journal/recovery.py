@@ -438,6 +438,8 @@ class _Replay:
             reader.items += shared_items - items_before
             reader.data_bytes += shared_bytes - bytes_before
             settle(reader, self._done[number])
+            # A torn tail may have had the PUT of an item, and the next one that is put gets its id.
+            reader.retries = {one: times for one, times in reader.retries.items() if one < self._state.next_id}
             reader.due = self._due.left(number)
             reader.keys = list(self._due.keys.get(number, {}).values())
             reader.held_items = len(reader.due)

@@ -428,6 +428,28 @@ def test_a_first_segment_that_was_never_finished_holds_nothing():
         must_go_on(Planted(files), NOTHING)
 
 
+def test_a_count_of_failures_is_not_inherited_from_an_item_whose_put_was_torn_off():
+    """An ABORT stands before the PUTs of its commit."""
+    engine = Planted({})
+    engine.put(FAMILY, b"a")
+    engine.end_turn()
+    engine.put(FAMILY, b"b")
+    reader = engine.reader(FAMILY)
+    for _ in range(2):
+        found = reader.open_read(engine.clock.wall_ms)
+        assert found is not None
+    reader.fail(found[0], engine.clock.wall_ms)
+    engine.end_turn()
+    ((name, whole),) = engine.segments_left.items()
+    _, header_bytes = decode_header(whole, name)
+    cut = next(end for kind, _, end in find_whole_records(whole, header_bytes) if kind == Type.ABORT)
+    again = Planted({name: whole[:cut]})
+    again.put(FAMILY, b"c")
+    again.end_turn()
+    assert again.drain(FAMILY) == [b"a", b"c"]
+    assert again.reader(FAMILY).retries == {}
+
+
 # Damage
 
 
