@@ -106,6 +106,7 @@ class JobStore:
         self._tidy = tidy
         self._jitters_ms: list[int] = []
         self._offset_ms = clock.wall_ms - clock.monotonic_ms
+        self._drift_ms = 0
         self.last_ctime = 0
         self._waiter_number = 0
         self._alarm = _Alarm(self._wake_some)
@@ -131,7 +132,10 @@ class JobStore:
     @property
     def drift_ms(self) -> int:
         """What has to be added to an instant of the steady clock to have one of the system clock as it is now."""
-        return self.clock.wall_ms - self.now_ms
+        drift_ms = self.clock.wall_ms - self.now_ms
+        if abs(drift_ms - self._drift_ms) > 1:  # less is what is cut off of both: the same instant is shown alike
+            self._drift_ms = drift_ms
+        return self._drift_ms
 
     def use_node_id(self, node_id: bytes) -> None:
         """The node has another id from now on."""

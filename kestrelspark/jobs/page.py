@@ -4,7 +4,7 @@ import html
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from kestrelspark.jobs.marks import Bucket, marks
+from kestrelspark.jobs.anomalies import Bucket, anomalies
 from kestrelspark.jobs.plots import (
     Mark,
     Points,
@@ -54,7 +54,7 @@ def page_of(report: Report, queues: Sequence[Row], own: Iterable[Row], points: I
     servers = sorted({name for row in queues for name in row["servers"]})
     drawn = queues[:QUEUES_MAX]
     filled = [list(_filled(points_of.get(_key(row), []), report, row["backlog_items"])) for row in drawn]
-    found = [_marks(row, buckets, report) for row, buckets in zip(drawn, filled, strict=True)]
+    found = [_anomalies(row, buckets, report) for row, buckets in zip(drawn, filled, strict=True)]
     parts = [_head(report, servers), _totals(queues, report), _listed(drawn, found), _table(queues, report)]
     if len(queues) > QUEUES_MAX:
         words = f"Plots of the {QUEUES_MAX} queues where items wait longest"
@@ -228,9 +228,9 @@ def _at_most(longest_ms: float | None) -> str:
     return UNKNOWN if longest_ms is None else f"{AT_MOST}{span(longest_ms)}"
 
 
-def _marks(queue: Row, buckets: Sequence[Bucket], report: Report) -> list[Mark]:
+def _anomalies(queue: Row, buckets: Sequence[Bucket], report: Report) -> list[Mark]:
     held = [*report.held.get(_key(queue), []), *report.held.get((queue["queue"], None), [])]
-    return marks(buckets, report.bucket_s * 1000, held, is_interval=_is_interval(queue))
+    return anomalies(buckets, report.bucket_s * 1000, held, is_interval=_is_interval(queue))
 
 
 def _listed(queues: Sequence[Row], found: Sequence[Sequence[Mark]]) -> str:

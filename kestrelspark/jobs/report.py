@@ -11,9 +11,9 @@ from kestreld.journal.discovery import Discovery, JournalFile, KnownReader, disc
 from kestreld.journal.records import FRAME_BYTES, ID_MAX, Type, read_reader
 from kestrelspark.analysis import PERCENTILES, bucket_seconds
 from kestrelspark.batch import KestrelSource
+from kestrelspark.jobs.anomalies import Held
 from kestrelspark.jobs.convert import Choice, write_pending
 from kestrelspark.jobs.kestrel_history import history
-from kestrelspark.jobs.marks import Held
 from kestrelspark.options import instant_ms
 from kestrelspark.rows import CORRUPT, Mode, RowSelection, batches
 from kestrelspark.runs import Runs, exclusive_run

@@ -9,6 +9,7 @@ from xxhash import xxh3_64_intdigest
 
 from kestreld.journal.kestrel.ops import ADDX, REMOVE, Op, encode
 from kestreld.journal.records import find_whole_records
+from kestreld.journal.segment import VERSION
 from tests.support.daemon import Daemon
 from tests.support.engine import Engine
 from tests.support.shell import Kestrelctl
@@ -381,7 +382,7 @@ def test_a_journal_of_a_later_version_is_not_repaired(filled: Daemon, own_kestre
     segment = _segment(filled, "work")
     content = bytearray(segment.read_bytes())
     header_bytes = int.from_bytes(content[12:16], "little")
-    content[8] = 3
+    content[8] = VERSION + 1
     content[header_bytes - 4 : header_bytes] = (
         xxh3_64_intdigest(bytes(content[: header_bytes - 4])) & 0xFFFFFFFF
     ).to_bytes(4, "little")
@@ -390,7 +391,7 @@ def test_a_journal_of_a_later_version_is_not_repaired(filled: Daemon, own_kestre
     rows = {row["queue"]: row["finding"] for row in map(json.loads, run.out.splitlines())}
     assert (run.code, rows) == (65, {"work": "not repaired", "idle": ""})
     assert "not repaired" in run.err
-    assert "journal version 3" in run.err
+    assert f"journal version {VERSION + 1}" in run.err
     assert segment.read_bytes() == content
 
 

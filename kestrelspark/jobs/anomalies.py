@@ -27,7 +27,7 @@ class Held:
     items: int
 
 
-def marks(
+def anomalies(
     buckets: Sequence[Bucket], bucket_ms: int, held: Sequence[Held] = (), *, is_interval: bool = False
 ) -> list[Mark]:
     """By time. With `is_interval` when an item left is known only to be after one put and before the next."""

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark installs it")
 
-from kestrelspark.jobs.marks import Bucket, Held, marks
+from kestrelspark.jobs.anomalies import Bucket, Held, anomalies
 from kestrelspark.jobs.plots import Mark, plot
 
 
@@ -22,7 +22,7 @@ def buckets(puts: list[int], got: list[int], *, backlog: int = 0) -> list[Bucket
 
 def found(made: list[Bucket], held: Sequence[Held] = (), *, is_interval: bool = False) -> list[tuple[str, int, int]]:
     """The kinds and numbers of intervals."""
-    seen = marks(made, 10_000, held, is_interval=is_interval)
+    seen = anomalies(made, 10_000, held, is_interval=is_interval)
     return [(one.kind, one.from_ms // 10_000, one.until_ms // 10_000) for one in seen]
 
 
@@ -31,7 +31,7 @@ STALLED = buckets([5] * 40, [5] * 10 + [0] * 12 + [65] + [5] * 17)
 
 def test_a_stall_is_where_items_wait_and_none_is_taken_for_long() -> None:
     assert found(STALLED) == [("stall", 11, 22)]
-    (one,) = marks(STALLED, 10_000)
+    (one,) = anomalies(STALLED, 10_000)
     words = "1970-01-01 00:01:50 to 1970-01-01 00:03:40 (1.83 min): nothing was taken while up to 60 items waited"
     assert one.words == words
 
@@ -45,7 +45,7 @@ def test_items_that_are_held_back_do_not_stall_but_others_beside_them_do() -> No
 def test_two_stalls_do_not_hide_each_other_and_the_last_goes_on_to_the_end() -> None:
     gets = [5] * 10 + [0] * 5 + [30] + [5] * 10 + [0] * 14
     assert found(buckets([5] * 40, gets, backlog=9)) == [("stall", 10, 15), ("stall", 26, 40)]
-    last = marks(buckets([5] * 40, gets, backlog=9), 10_000)[-1]
+    last = anomalies(buckets([5] * 40, gets, backlog=9), 10_000)[-1]
     assert "00:04:20 to the end (2.33 min)" in last.words
 
 
@@ -71,7 +71,7 @@ def test_a_burst_is_far_above_what_most_intervals_have() -> None:
     puts = [10, 12, 8, 0] * 10
     puts[20:22] = [90, 70]
     assert found(buckets(puts, puts)) == [("burst", 20, 22)]
-    (one,) = marks(buckets(puts, puts), 10_000)
+    (one,) = anomalies(buckets(puts, puts), 10_000)
     assert one.words.endswith("(20 s): 160 puts, up to 9/s; around it mostly at most 1.2/s")
     day_and_night = [10] * 20 + [100] * 20
     assert found(buckets(day_and_night, day_and_night)) == []
