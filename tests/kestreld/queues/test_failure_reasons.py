@@ -11,6 +11,7 @@ from kestreld.journal.repair import repair
 from kestreld.journal.segment import decode_header
 from kestreld.queues import family
 from kestreld.queues.leases import fail, lease
+from tests.support.compiled import interpreted_only
 from tests.support.engine import Engine, QuickFiles
 from tests.support.faulty_files import FaultyFiles
 from tests.support.repairs import undone
@@ -148,6 +149,7 @@ def test_where_failures_are_not_counted_it_is_not_kept(make_engine: MakeEngine) 
     assert versions(engine) == [1]
 
 
+@interpreted_only
 def test_so_many_are_remembered_and_those_of_items_that_are_done_give_way_first(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +172,7 @@ def test_so_many_are_remembered_and_those_of_items_that_are_done_give_way_first(
     assert reason_of(engine, waiting[0]) == ""
 
 
+@interpreted_only
 def test_of_so_many_dead_letters_it_is_remembered(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(family, "LETTERS_MAX", 3)
     engine = make_engine()
