@@ -9,6 +9,7 @@ from typing import Final
 
 from kestreld.errors import SpoolUnusable
 from kestreld.journal.job_repair import repair_job_log
+from kestreld.journal.segment import UNSYNCED_MARK
 from tests.simulation.disk import Disk, random_power_cut
 from tests.simulation.history import KILLED, POWER_CUT, STOPPED, History, Life, Mode
 from tests.simulation.host import GaveUp
@@ -56,6 +57,8 @@ class JobWorld:
         self.disk = Disk()
         self.faults = Faults(self._chance("faults"))
         self.faults.struck = self._struck
+        self._has_unnoted_sync = False  # one has failed of which the server has yet to make a note
+        self._is_unmarked = False  # a server has ended that could not make a note of one
         self.server: JobServer | None = None
         self.is_open = False
         self.numbers = count(1)
@@ -194,7 +197,9 @@ class JobWorld:
             return
         # A hole in what was not on disk yet looks like damage where no SYNC tells; nothing that was synced is missing.
         has_hole = self._was_cut() and "intact records follow" in why
-        if not (has_hole or self._has_lost_unsynced()):
+        # Where a sync has failed, and so did the note of it, the next process has believed what is not on disk.
+        is_unmarked = self._was_cut() and self._is_unmarked
+        if not (has_hole or is_unmarked or self._has_lost_unsynced()):
             self.complain(f"the log was stopped: {why}")
             raise GaveUp
         self.add("logs repaired")
@@ -307,6 +312,7 @@ class JobWorld:
         assert server is not None
         server.end(power_cut=how == POWER_CUT)
         server.life.ended_us, server.life.how = self.schedule.now_us, how
+        self._is_unmarked, self._has_unnoted_sync = self._is_unmarked or self._has_unnoted_sync, False
         self.add(how)
         self.say(f"life {server.life.number} {how}")
         self.server = None
@@ -378,11 +384,14 @@ class JobWorld:
         """A call has failed."""
         self.add("failed calls")
         self.say(f"{kind} of {path} fails")
+        self._has_unnoted_sync = self._has_unnoted_sync or kind == "sync"
         if self.server is not None:
             self.server.life.faulty_since.setdefault(FAMILY, self.schedule.now_us)
 
     def _created(self, path: str) -> None:
         """New segments are rare, and so would be deaths between one and what follows."""
+        if path.endswith(UNSYNCED_MARK):
+            self._has_unnoted_sync = False
         if self.is_open and self._fate.random() < 0.04:
             self._dies_soon(self._fate.randint(1, 6))
 
