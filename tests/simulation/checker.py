@@ -175,10 +175,11 @@ class Checker(Times):
 
     def _has_said_why(self, reader: str, put: Put) -> bool:
         """Whether a failure with a reason was surely counted, and is surely written down."""
-        family = put.family
-        counts = family in self._rules.max_retries or family in self._rules.retry_delays_ms
-        for one in self._history.leases if counts else ():
+        for one in self._history.leases:
             if one.put is not put or not one.changes or one.reader not in (reader, *self._moved_from(reader, put)):
+                continue
+            family = one.reader.partition("+")[0]
+            if family not in self._rules.max_retries and family not in self._rules.retry_delays_ms:
                 continue
             first, life = one.changes[0], one.connection.life
             is_counted = first.kind == "fail" and first.says_why and first.outcome == "done"
@@ -190,8 +191,9 @@ class Checker(Times):
         return False
 
     def _moved_from(self, reader: str, put: Put) -> list[str]:
-        """Where a dead letter was before."""
-        return [put.name] if reader == self._moved_to(put) else []
+        """Where a dead letter was before, if it cannot be one of a child, which has failures of its own."""
+        is_of_child = any(name.startswith(f"{put.name}+") for name in self._rules.max_age_ms)
+        return [put.name] if reader == self._moved_to(put) and not is_of_child else []
 
     def _check_moved(self, reader: str, put: Put) -> None:
         """What has not come back too often, and is not expired, stays where it is."""
