@@ -192,7 +192,8 @@ class Checker(Times):
 
     def _moved_from(self, reader: str, put: Put) -> list[str]:
         """Where a dead letter was before, if it cannot be one of a child, which has failures of its own."""
-        is_of_child = any(name.startswith(f"{put.name}+") for name in self._rules.max_age_ms)
+        known = [*self._by_reader, *self._rules.max_age_ms]  # the latter without a delivery
+        is_of_child = any(name.startswith(f"{put.name}+") for name in known)
         return [put.name] if reader == self._moved_to(put) and not is_of_child else []
 
     def _check_moved(self, reader: str, put: Put) -> None:
