@@ -165,10 +165,10 @@ class FileLayer:
 
     def times(self, path: str) -> FileTimes:
         """When a file was created, written and changed otherwise."""
-        about = ctypes.create_string_buffer(STATX_BYTES)
         if getattr(_libc, "statx", None) is None:
             found = os.stat(path)
             return FileTimes(None, found.st_mtime_ns, found.st_ctime_ns)
+        about = ctypes.create_string_buffer(STATX_BYTES)
         if _libc.statx(AT_FDCWD, os.fsencode(path), 0, STATX_BASIC | STATX_BTIME, about):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), path)

@@ -14,9 +14,7 @@ JOB_COLUMNS: Final = ["id", "queue", "nacks", "additional_deliveries", "body"]
 SCAN_COLUMNS: Final = ["id", "queue", "state", "nacks", "additional_deliveries", "ttl", "next_requeue_within", "body"]
 PEEK_COLUMNS: Final = ["id", "queue", "body"]
 DEAD_COLUMNS: Final = ["id", "queue", "origin", "reason", "dead_since", "nacks", "additional_deliveries", "body"]
-LETTER_COLUMNS: Final = [
-    *("id", "origin", "reason", "nacks", "additional_deliveries", "put_at_ms", "dead_at_ms", "body"),
-]
+LETTER_COLUMNS: Final = ["id", "origin", "reason", "nacks", "additional_deliveries", "put_at_ms", "dead_at_ms", "body"]
 
 Row = dict[str, Cell]
 

@@ -230,10 +230,7 @@ class AsyncJobClient:
     async def _give_back(self, connection: "AsyncJobConnection", command: JobCommand[Any]) -> None:
         """Nobody waits for the jobs any more that a node may have handed out: back into their queues."""
         for job in await connection.last_result(command):
-            try:
-                await self.enqueue(job)
-            except KestrelError as problem:
-                not_given_back(job, problem)
+            await _give_back_to(self.enqueue, job)
 
     async def _connection(self, address: str) -> "AsyncJobConnection":
         idle = self._idle.get(address, [])
@@ -309,19 +306,23 @@ class AsyncJobWork(Generic[J]):
             await self._give_back(self._client.enqueue)
 
     async def _give_back(self, to_queue: Callable[[Job], Awaitable[int]]) -> None:
-        job = self._job
         await self._stop_beating()
-        if job is not None:
-            try:
-                await to_queue(job)
-            except KestrelError as problem:
-                not_given_back(job, problem)
+        if self._job is not None:
+            await _give_back_to(to_queue, self._job)
 
     async def _stop_beating(self) -> None:
         self._over.set()
         if self._heartbeat is not None:
             # None may be on its way any more: it would take a job that is given back out of its queue.
             await asyncio.wait([self._heartbeat])
+
+
+async def _give_back_to(to_queue: Callable[[Job], Awaitable[int]], job: Job) -> None:
+    """A failure is logged: what went wrong before says more."""
+    try:
+        await to_queue(job)
+    except KestrelError as problem:
+        not_given_back(job, problem)
 
 
 async def _beat(client: AsyncJobClient, job: Job, over: asyncio.Event) -> None:

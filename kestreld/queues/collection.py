@@ -151,11 +151,11 @@ class QueueCollection:
         """A family, or the one whose journal is there all the same."""
         journal = None
         if self.config.for_queue(parent).journal:
-            folder = self._folder(parent)
-            if self.files.is_dir(folder) and (found := self._left_behind(parent, folder)) is not None:
+            if (found := self._unread(parent)) is not None:
                 return found
             if self._unseen is not None:
                 raise self._unseen
+            folder = self._folder(parent)
             # Two journals of one name never share an id, even when made within a millisecond.
             self._last_journal_id = max(self.clock.wall_ms, self._last_journal_id + 1)
             journal = Journal(self.files, self.clock, self.open_files, folder, parent, self._last_journal_id)
@@ -165,17 +165,18 @@ class QueueCollection:
     def family(self, name: str) -> Queue | None:
         """The family of that name with the readers it has, if there is one. Raises as `reader` does."""
         self.look_for(name)
-        found, folder = self.families.get(name), self._folder(name)
-        if found is None and self.config.for_queue(name).journal and self.files.is_dir(folder):
-            found = self._left_behind(name, folder)
-        return found
+        found = self.families.get(name)
+        return found if found is not None else self._unread(name)
 
     def _folder(self, parent: str) -> str:
         """Of its journal."""
         return f"{self.spool}/{encode_queue_name(parent)}{FOLDER_SUFFIX}"
 
-    def _left_behind(self, parent: str, folder: str) -> Queue | None:
-        """What a start did not read or could not remove. Raises JournalFailed where it is still in the way."""
+    def _unread(self, parent: str) -> Queue | None:
+        """A family whose journal no start has read, or could remove. Raises JournalFailed where it is in the way."""
+        folder = self._folder(parent)
+        if not self.config.for_queue(parent).journal or not self.files.is_dir(folder):
+            return None
         try:
             obstacle = self.recover_family(parent, folder)
         except OSError as error:
