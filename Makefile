@@ -96,14 +96,16 @@ simulate: $(INSTALLED) ## a simulation for two minutes, on fixed seeds: WORLD=qu
 screens: $(INSTALLED) ## regenerate the console's screens (tests/tui/screens, docs/screens); review them before a commit
 	@REDRAW=1 $(BIN)/python -m pytest -n auto -q tests/tui/test_screens.py
 
-# FUZZ_SECONDS=60 is shorter, FUZZ_TARGETS=config selects targets. Failing inputs are kept in .fuzz/TARGET-crash-*.
+# FUZZ_SECONDS=60 is shorter, FUZZ_TARGETS=config selects targets. FUZZ_SEED=1 tries the same inputs each time, as long as
+# nothing is kept in .fuzz/TARGET; 0 tries others. Failing inputs are kept in .fuzz/TARGET-crash-*.
 FUZZ_SECONDS ?= 3600
+FUZZ_SEED ?= 0
 FUZZ_TARGETS ?= memcache_parser cache_commands disque_commands cluster_bus journal_reader kestrel_files disque_aof config
 
 fuzz: $(INSTALLED) ## each fuzz target for FUZZ_SECONDS (an hour), one after the other
 	@for target in $(FUZZ_TARGETS); do \
 	    echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
-	    $(BIN)/python -m tests.fuzz $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 -verbosity=0 || exit 1; done
+	    $(BIN)/python -m tests.fuzz $$target -max_total_time=$(FUZZ_SECONDS) -seed=$(FUZZ_SEED) -print_final_stats=1 -verbosity=0 || exit 1; done
 
 # The first of the fresh seeds of the simulation, random by default: FIRST=1234567 repeats those of a run.
 DRAW_FIRST = FIRST=$${FIRST:-$$(shuf -i 1000000-999999999 -n 1)} && export FIRST && \

@@ -29,7 +29,8 @@ UNREAD: Final = "the disk cannot read all of it"
 
 @dataclass(slots=True)
 class FoundSegment:
-    """A segment as it is found. `end` is what counts of the file, `missing_bytes` what it is too short by.
+    """A segment as it is found. `end` is what counts of the file, `missing_bytes` what it is too short by; neither is
+    more than a guess unless `is_end_said`.
 
     `header` and `checkpoint` are None where they are not whole; `problem` is what is wrong with the header, or "".
     `unread` is what the disk could not read of it the last time, as offsets from and to before.
@@ -43,6 +44,7 @@ class FoundSegment:
     records_at: int = 0
     checkpoint: Checkpoint | None = None
     missing_bytes: int = 0
+    is_end_said: bool = False
     problem: str = ""
     unread: list[Range] = field(default_factory=list)
 
@@ -54,6 +56,7 @@ class FoundSegment:
         """So much was written to it: what lies behind is not part of it, and what it is short of is missing."""
         self.missing_bytes = max(used_bytes - self.end, 0)
         self.end = min(self.end, used_bytes)
+        self.is_end_said = True
 
 
 def find_segments(files: FileLayer, folder: str, queue: str) -> Iterator[FoundSegment]:

@@ -90,6 +90,7 @@ class Inspection:
         self._folder = folder
         self._queue = queue
         self._server = server
+        self._is_stopped = stopped is not None
         self._problem: JournalCorrupt | OSError | None = stopped  # why nobody takes it as it is
         self._marker: Marker | None = None
         self.damages: list[Damage] = []
@@ -125,7 +126,7 @@ class Inspection:
                 self.known_readers.reach_checkpoint(is_complete=is_complete)
             elif is_complete and part.checkpoint is not None:
                 self.known_readers.pass_checkpoint(part.checkpoint)
-            goes_on = yield from self._look_through(part, self.end_id(at), found, after_base=at >= base)
+            goes_on = yield from self._look_through(at, found, after_base=at >= base)
             if is_last and self._problem is None and not goes_on:
                 torn = found
             else:
@@ -179,7 +180,8 @@ class Inspection:
             yield
         if self._server is not None:
             for part in parts:
-                part.count_only(self._server.used_bytes.get(part.number, part.end))
+                if (used_bytes := self._server.used_bytes.get(part.number)) is not None:
+                    part.count_only(used_bytes)
         self._marker = find_marker(self._files.list_dir(self._folder))
         self._last_found = max((part.number for part in parts), default=0)
         known = self._server.used_bytes if self._server is not None else {}
@@ -211,18 +213,20 @@ class Inspection:
         if self._server is not None:
             self.state.next_id = max(self.state.next_id, self._server.next_id)
 
-    def end_id(self, at: int) -> int | None:
-        return self.parts[at + 1].first_id if at + 1 < len(self.parts) else None
+    def salvage(self, at: int) -> Generator[None, None, tuple[bytes, Salvage]]:
+        """What counts of the part at `at`, and a reader of it. Raises OSError."""
+        part = self.parts[at]
+        end_id = self.parts[at + 1].first_id if at + 1 < len(self.parts) else None
+        buffer = yield from read_segment(self._files, part)
+        return buffer, Salvage(buffer, part.records_at, part.first_id, end_id, is_end_said=part.is_end_said)
 
-    def _look_through(
-        self, part: FoundSegment, end_id: int | None, found: list[Damage], *, after_base: bool
-    ) -> Generator[None, None, bool]:
+    def _look_through(self, part_at: int, found: list[Damage], *, after_base: bool) -> Generator[None, None, bool]:
         """Take note of all that stands in a segment; whether whole records follow what is bad."""
+        part = self.parts[part_at]
         if part.problem:
             self._suspect(Damage(part.path, 0, part.records_at, part.problem, may_hide=part.header is None))
             found.append(self._suspects[-1])
-        buffer = yield from read_segment(self._files, part)
-        salvage = Salvage(buffer, part.records_at, part.first_id, end_id)
+        buffer, salvage = yield from self.salvage(part_at)
         is_counted = after_base and not part.is_compacted
         goes_on = False
         for count, (record_type, at, end) in enumerate(salvage.pieces()):
@@ -346,7 +350,8 @@ class Inspection:
         if self._may_miss_the_first() and floor < first.first_id:
             words = f"everything before segment {first.number} is missing"
             self.damages.append(Damage(self._folder, 0, 0, words, lost=[(floor, first.first_id - 1)]))
-        if not self.damages and isinstance(self._problem, RecordsDisagree):
+        # What a server stopped it for may be gone again; what a start says now is so, whatever else was found.
+        if not self.damages and isinstance(self._problem, RecordsDisagree if self._is_stopped else JournalCorrupt):
             self.damages.append(Damage(self._problem.path, self._problem.offset, 0, self._problem.reason))
         if self.damages:
             self.damages += torn

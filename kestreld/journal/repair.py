@@ -13,13 +13,11 @@ from kestreld.config.config import decode_queue_name
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
 from kestreld.journal.builder import JournalBuilder
-from kestreld.journal.found_segments import read_segment
 from kestreld.journal.inspection import PAUSE_RECORDS, Damage, Inspection, Known
 from kestreld.journal.known_readers import undone
 from kestreld.journal.marker import Marker
 from kestreld.journal.records import PUT, PUT_HEADER_BYTES, Kind, Range, Type, whole_records
 from kestreld.journal.replacement import Replacement, finish_repairs
-from kestreld.journal.salvage import Salvage
 from kestreld.journal.segment import parse_segment_name
 from kestreld.journal.verify import FOLDER_SUFFIX
 
@@ -137,10 +135,9 @@ class Repair:
     def _add_items(self, builder: JournalBuilder) -> Iterator[None]:
         wanted = [(state.number, undone(state)) for state in self._found.readers if state.kind == Kind.QUEUE]
         last = items = data_bytes = 0
-        for part_at, part in enumerate(self._found.parts):
-            buffer = yield from read_segment(self._files, part)
-            pieces = Salvage(buffer, part.records_at, part.first_id, self._found.end_id(part_at)).pieces()
-            for count, (record_type, at, end) in enumerate(pieces):
+        for part_at in range(len(self._found.parts)):
+            buffer, salvage = yield from self._found.salvage(part_at)
+            for count, (record_type, at, end) in enumerate(salvage.pieces()):
                 if record_type == Type.PUT:
                     _, _, _, found, _, _, _, only = PUT.unpack_from(buffer, at)
                     if found > last:

@@ -23,13 +23,19 @@ PAUSE: Final[Piece] = (-1, 0, 0)  # nothing yet: a search goes on
 
 
 class Salvage:
-    """Reads one segment from `start` on. Ids in it are from `first_id` on, and below `end_id` where that is known."""
+    """Reads one segment from `start` on. Ids in it are from `first_id` on, and below `end_id` where that is known.
 
-    def __init__(self, buffer: bytes, start: int, first_id: int, end_id: int | None) -> None:
+    `is_end_said`: all of `buffer` counts. Otherwise it may end in what a commit left that failed.
+    """
+
+    def __init__(
+        self, buffer: bytes, start: int, first_id: int, end_id: int | None, *, is_end_said: bool = False
+    ) -> None:
         self._buffer = buffer
         self._start = start
         self._last = first_id - 1  # the highest id met
         self._end_id = end_id
+        self._is_end_said = is_end_said
         self._whole: list[Piece] | None = None  # whole records behind the first bad one, be they inside of others
         self._anchors: list[tuple[int, int]] | None = None  # start and id of the PUTs where reading may go on
         self.readers: list[bytes] = []  # READER records that a bad stretch may have held
@@ -41,9 +47,10 @@ class Salvage:
             record_type, end = records.checked_end(buffer, at)
             if record_type == records.Type.PUT:
                 found = self._id(at)
-                if self._end_id is not None and found >= self._end_id:
+                is_too_high = self._end_id is not None and found >= self._end_id
+                if is_too_high and not self._is_end_said:
                     return  # of a commit that failed: the next segment has its ids
-                if found <= self._last or not self._fits_in(at, found):
+                if is_too_high or found <= self._last or not self._fits_in(at, found):
                     record_type = 0
                 else:
                     self._last = found

@@ -16,6 +16,7 @@ from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.journal.inspection import IDS_AT_MOST
 from kestreld.journal.records import (
     FRAME_BYTES,
+    PUT_HEADER_BYTES,
     Due,
     Key,
     Type,
@@ -356,6 +357,21 @@ def test_what_a_failed_commit_left_behind_is_no_part_of_the_journal() -> None:
     )  # which says how much of the first counts
     changes = {first: SAMPLE.files[first] + junk, second: SAMPLE.flipped(second, checkpoint.end * 8 - 1)}
     assert_all_that_is_whole_is_delivered(changes, [])
+
+
+@pytest.mark.parametrize("is_refused", [True, False], ids=["a start refuses it", "a start takes it"])
+def test_an_item_with_an_id_of_a_later_segment_hides_none_of_those_behind_it(*, is_refused: bool) -> None:
+    put, second = SAMPLE.puts[22], SAMPLE.segments[3]
+    stray = put_record(1 << 40, 1, 0, 0, 0, bytes(put.end - put.start - PUT_HEADER_BYTES))
+    content = SAMPLE.files[second][: put.start] + stray + SAMPLE.files[second][put.end :]
+    spans = [(second, put.start, put.end)]
+    changes = {second: content}
+    if is_refused:
+        other = SAMPLE.puts[12]
+        changes[other.path] = SAMPLE.flipped(other.path, other.end * 8 - 1)
+        spans.append((other.path, other.start, other.end))
+    report = assert_all_that_is_whole_is_delivered(changes, spans)
+    assert f"{second}: byte {put.start}: PUT: out of place; lost: item 22" in map(str, report.damages)
 
 
 # What is said, and what is left as it is
