@@ -1,4 +1,4 @@
-"""`python -m kestreld`."""
+"""Entry point of `python -m kestreld`."""
 
 import sys
 

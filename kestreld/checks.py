@@ -1,6 +1,6 @@
-"""Arguments are checked where they are given: InvalidType for another kind of thing, InvalidValue for its value.
+"""Checks of arguments that users of the library pass: they raise InvalidType or InvalidValue
 
-The errors name the argument, what it may be, and what it was.
+Each error names the argument, the values allowed, and the value given.
 """
 
 from collections.abc import Callable, Iterable
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from kestreld.errors import InvalidType, InvalidValue
 
-FAR_MS: Final = 1 << 53  # nobody waits longer
+FAR_MS: Final = 1 << 53  # the longest wait
 REASON_BYTES_MAX: Final = 200
 
 
 def whole(value: object, what: str, lowest: int = 0, *, may_be_none: bool = False) -> int:
-    """A whole number, not below `lowest`."""
+    """Return `value` if it is an int of at least `lowest`."""
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int)):
         raise InvalidType(what, _whole(lowest, may_be_none=may_be_none), value)
     if value < lowest:
@@ -30,17 +30,17 @@ def whole_or_none(value: object, what: str, lowest: int = 0) -> int | None:
 
 
 def span_ms(value: object, what: str) -> int:
-    """A time, whole or not, but no longer than anybody waits."""
+    """Return a time of at least 0 ms, rounded down and limited to FAR_MS."""
     return int(min(_at_least_0(value, what, "a number of milliseconds"), FAR_MS))
 
 
 def span_s(value: object, what: str) -> float:
-    """A time in seconds, but no longer than anybody waits."""
+    """Return a time of at least 0 s, limited to FAR_MS."""
     return min(_at_least_0(value, what, "a number of seconds"), FAR_MS / 1000)
 
 
 def seconds_ms(value: object, what: str, most_ms: int, least_ms: int = 0) -> int:
-    """A number of seconds, from `least_ms` to `most_ms`, in ms."""
+    """Convert a number of seconds, from `least_ms` to `most_ms`, to ms."""
     allowed = f"a number of seconds from {least_ms / 1000:.15g} to {most_ms / 1000:.15g}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidType(what, allowed, value)
@@ -50,7 +50,7 @@ def seconds_ms(value: object, what: str, most_ms: int, least_ms: int = 0) -> int
 
 
 def key(value: object, what: str) -> bytes:
-    """A key of an item, as bytes."""
+    """Return the key of an item as bytes."""
     if not isinstance(value, (str, bytes)):
         raise InvalidType(what, "bytes or a str", value)
     if not value:
@@ -81,7 +81,7 @@ def text(value: object, what: str, *, may_be_empty: bool = False, is_secret: boo
 
 
 def reason(value: object, what: str) -> str:
-    """Why an item failed: "" for None."""
+    """Return the reason of an item's failure; "" for None."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -92,7 +92,7 @@ def reason(value: object, what: str) -> str:
 
 
 def reason_problem(text: str) -> str:
-    """What the text lacks to be why an item failed; "" = nothing."""
+    """Return the requirement that a text does not meet as reason of a failure; "" if it meets all."""
     if not text:
         return "is not empty"
     if not text.isprintable():
@@ -101,7 +101,7 @@ def reason_problem(text: str) -> str:
 
 
 def path(value: object, what: str) -> str:
-    """A path as a str. An empty one would be wherever the process happens to be."""
+    """Return a path as a str. An empty one is invalid: it would mean the working directory."""
     return text(value.__fspath__() if hasattr(value, "__fspath__") else value, what)
 
 
@@ -122,7 +122,7 @@ def instance(value: object, kind: type, what: str) -> None:
 
 
 def data(value: object, what: str) -> None:
-    """The bytes of an item."""
+    """Check that `value` is bytes, as the data of an item is."""
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise InvalidType(what, "bytes", value)
 

@@ -1,4 +1,4 @@
-"""kestreld's main: the one place that wires everything together, and the meaning of its exit codes."""
+"""main() of kestreld: command line, start and stop of the server, wiring of its parts, exit codes"""
 
 import argparse
 import asyncio
@@ -48,7 +48,7 @@ JOBS_UNREADABLE = 1  # disque-server's exit code, as Disque's
 
 
 class ExitCode(IntEnum):
-    """What kestreld's exit status means."""
+    """Exit status of kestreld."""
 
     OK = 0
     USAGE = 2
@@ -119,12 +119,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def stderr_log(form: LogFormat = LogFormat.TEXT, *, is_timed: bool = False) -> Log:
-    """The log on stderr; `is_timed` is that of a server, a command has no times in what it says."""
+    """Return the log on stderr; `is_timed` adds the time to each line, for a server but not for a command."""
     return Log(form, is_journal=is_journal(os.environ, STDERR), is_timed=is_timed)
 
 
 def print_hash() -> int:
-    """`kestreld hash-password`: from the terminal, or a line of standard input."""
+    """Run `kestreld hash-password`: print the hash of a password from the terminal or a line of standard input."""
     complain = stderr_log().of("daemon", Level.ERROR)
     if sys.stdin.isatty():
         password = getpass.getpass("Password: ").encode()
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{config.source}: ok\n")
         return ExitCode.OK
     if options.dump_config:
-        # Loaded by nobody who serves.
+        # Not loaded by a server.
         from kestreld.config.config_dump import comment, dump_config
 
         sys.stdout.write(f"{comment(chosen_file(config, options.config))}\n{dump_config(config)}")
@@ -182,10 +182,10 @@ def run(
     complain: Callable[[str], None],
     conf: "DisqueConf | None" = None,
 ) -> int:
-    """Serve what is in the spool until told to stop; the exit code.
+    """Serve the spool until told to stop; returns the exit code.
 
-    `complain` is told what keeps it from starting.
-    `conf` is a disque.conf: where there is one, the server has nothing but jobs, and ends if these cannot be read.
+    `complain` is called with the reason if the server cannot start. `conf` is a disque.conf: with one, the server has
+    nothing but jobs, and exits if they cannot be read.
     """
     files = FileLayer()
     try:
@@ -204,14 +204,14 @@ def run(
 
 
 def chosen_file(config: Config, asked: str | None) -> str:
-    """Which file was read, and who named it."""
+    """Describe the configuration file in use, and the option or variable that named it."""
     if asked is not None:
         return f"{config.source}, as --config says"
     return f"{config.source}, as $KESTRELD_CONFIG says" if os.environ.get("KESTRELD_CONFIG") else config.source
 
 
 def become(config: Config) -> None:
-    """Give up root's rights for those of `user`, who gets the folders that are made for him. Raises ConfigError."""
+    """Switch from root to the account `user`, after making missing folders that it will own. Raises ConfigError."""
     if config.user is None:
         return
     try:
@@ -319,15 +319,15 @@ def serve(
         close(service, files, collection, lock)
         loop.close()
     note("stopped")
-    # Python would take apart what many queues are made of, for seconds. And a thread may be in a call that takes its
-    # time: the lock is let go of with the last one, not before.
+    # Python would free the objects of many queues one by one, for seconds. And a thread may be in a slow system call:
+    # the lock is released when the last thread ends, not before.
     os._exit(ExitCode.OK)
 
 
 def close(service: Service, files: ThreadedFiles, collection: QueueCollection, lock: int) -> None:
-    """Put the queues on disk, as far as there is time."""
+    """Stop the disk threads and close the service and its queues, within the time limit for a stop, if there is one."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: os._exit(ExitCode.KILLED_AT_ONCE))  # no loop listens any more
+        signal.signal(number, lambda number, frame: os._exit(ExitCode.KILLED_AT_ONCE))  # the loop has ended
     until_us = service.stop_by_us
     left_us = None if until_us is None else max(until_us - service.clock.stopwatch_us(), 0) // 2
     files.stop(left_us)
@@ -338,7 +338,7 @@ def close(service: Service, files: ThreadedFiles, collection: QueueCollection, l
 
 
 def recover(collection: QueueCollection, clock: Clock, note: Callable[[str], None]) -> int:
-    """Read the journals; how long it took, in ms. Raises SpoolUnusable."""
+    """Read the journals; returns the time taken, in ms. Raises SpoolUnusable."""
     started_us = clock.stopwatch_us()
     garbage.suspend()
     try:
@@ -352,23 +352,26 @@ def recover(collection: QueueCollection, clock: Clock, note: Callable[[str], Non
 
 
 def ignore(problem: str) -> None:
-    """Jobs cannot be read, which was logged: queues are served all the same."""
+    """Go on after jobs could not be read, which has been logged: queues are served all the same."""
 
 
 def end_unread(problem: str) -> None:
-    """Jobs cannot be read, which was logged, and there is nothing else to serve."""
+    """Exit after jobs could not be read, which has been logged: disque-server has nothing else to serve."""
     os._exit(JOBS_UNREADABLE)
 
 
 def inflight_bytes(memory: int | None) -> int:
-    """`max_inflight` where the configuration does not set it."""
+    """Return the default of `max_inflight`: a quarter of the memory, at most INFLIGHT_BYTES."""
     return INFLIGHT_BYTES if memory is None else min(INFLIGHT_BYTES, memory // 4)
 
 
 def give_up(log: Log, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A turn or timer failed in a way nobody planned for: what is in memory may be wrong, the journals are not."""
+    """Log an unexpected exception of a turn or timer, and exit: memory may be inconsistent, the journals are not.
+
+    A failed connection of the admin port is only logged.
+    """
     error = context.get("exception")
-    if "protocol" in context:  # one connection of the HTTP listener: all others are in nobody's protocol
+    if "protocol" in context:  # only connections of the HTTP listener have a protocol of asyncio
         log.say(Level.WARNING, "server", f"admin connection failed: {error!r}")
         return
     details = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
@@ -377,7 +380,7 @@ def give_up(log: Log, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) 
 
 
 def catch_signals(loop: asyncio.AbstractEventLoop, service: Service) -> None:
-    """TERM and INT stop gracefully, a second one at once; HUP reloads."""
+    """Stop gracefully on TERM or INT, at once on a second one; reload on HUP."""
     told = [0]
 
     def stop() -> None:

@@ -1,4 +1,4 @@
-"""Slow disk calls out of the way: threads that only ever sit in a system call."""
+"""File layer with threads for slow disk calls, such as syncs, that would delay the engine"""
 
 from collections import deque
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from typing import Final
 from kestreld.clock import Clock
 from kestreld.files import FileLayer
 
-THREADS: Final = 8  # so many journals can be on their way to the disk at a time
+THREADS: Final = 8  # so many journals can be synced at the same time
 
 Work = Callable[[], None]
 Finished = Callable[[OSError | None], None]
 
 
 def start(thread: Thread) -> None:
-    """Start a thread. Where a signal handler raises meanwhile `Thread.start` may raise an error of its own instead."""
+    """Start a thread. If a signal handler raises meanwhile, raise its exception instead of `Thread.start`'s own."""
     try:
         thread.start()
     except (KeyError, RuntimeError) as error:  # of its books, and of the lock of the event that it waits for
@@ -30,13 +30,13 @@ def _raise(error: BaseException) -> None:
 
 
 class ThreadedFiles(FileLayer):
-    """The real disk, with threads for what would hold others up. `post` has a call made where the engine runs.
+    """The real file system, with threads for slow calls; `post` has a function called where the engine runs.
 
-    Made for many short calls: handing one over and back costs a fifth of what an executor's future does.
+    Designed for many short calls: handing one over and back costs a fifth of what an executor's future does.
     """
 
     def __init__(self, post: Callable[[Work], object], died: Callable[[BaseException], object] | None = None) -> None:
-        """`died` is told where a thread ends by an exception; without it that is raised where the engine runs."""
+        """`died` is called if a thread ends with an exception; by default, that is raised where the engine runs."""
         self._post = post
         self._died = died if died is not None else lambda error: post(partial(_raise, error))
         self._tasks: SimpleQueue[tuple[Work, Finished] | None] = SimpleQueue()
@@ -51,7 +51,7 @@ class ThreadedFiles(FileLayer):
         def run() -> None:
             try:
                 work()
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
                 outcome.put(error)
             else:
                 outcome.put(None)
@@ -92,7 +92,7 @@ class ThreadedFiles(FileLayer):
                 problem = error
             self._over.append((finished, problem))
             self._post(self._deliver)
-        self._tasks.put(None)  # for the next one
+        self._tasks.put(None)  # for the next thread
 
     def _deliver(self) -> None:
         while self._over:
@@ -101,9 +101,9 @@ class ThreadedFiles(FileLayer):
             finished(problem)
 
     def stop(self, within_us: int | None = None) -> None:
-        """Wait for what is under way; nothing is taken on afterwards.
+        """Wait for calls in progress; later ones are ignored.
 
-        With a limit, what no thread has begun is left undone, and a call that takes longer goes on unheard.
+        With a limit, calls that no thread has begun are dropped, and a call that takes longer continues unobserved.
         """
         self.takes_calls = False
         if within_us is not None:
@@ -114,4 +114,4 @@ class ThreadedFiles(FileLayer):
         until_us = None if within_us is None else self._clock.stopwatch_us() + within_us
         for thread in self._threads:
             thread.join(None if until_us is None else max(until_us - self._clock.stopwatch_us(), 0) / 1_000_000)
-        self._deliver()  # a loop that has ended tells nobody of a sync that failed
+        self._deliver()  # a loop that has ended no longer reports a failed sync

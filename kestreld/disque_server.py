@@ -1,4 +1,4 @@
-"""disque-server's main: a kestreld that serves jobs and nothing else, started as Disque's server is."""
+"""main() of disque-server: a kestreld that serves jobs only, configured by a disque.conf"""
 
 import os
 import sys
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_command_line(files: FileLayer, words: Sequence[str]) -> tuple[DisqueConf, bool]:
-    """The configuration, and whether `--insecure` was given. Raises ConfigError."""
+    """Return the directives, and True if `--insecure` was given. Raises ConfigError."""
     left = list(words)
     file = left.pop(0) if left and not left[0].startswith("--") else ""
     options: list[tuple[str, list[bytes]]] = []
@@ -92,7 +92,7 @@ def read_command_line(files: FileLayer, words: Sequence[str]) -> tuple[DisqueCon
 
 
 def configuration(conf: DisqueConf, *, is_insecure: bool) -> Config:
-    """Raises ConfigError."""
+    """Build the server's configuration from the directives. Raises ConfigError."""
     problems = []
     if conf.text(b"daemonize") == "yes":
         advice = "is not supported: disque-server stays in the foreground; have systemd start it, or a shell with &"
@@ -140,7 +140,7 @@ def configuration(conf: DisqueConf, *, is_insecure: bool) -> Config:
 
 
 def check_tls(conf: DisqueConf, config: Config) -> None:
-    """Raises ConfigError where certificates are missing."""
+    """Raise ConfigError if TLS is configured without its certificates."""
     if any(address.tls for address in config.disque or ()) and config.tls_certificate is None:
         raise ConfigError([conf.problem(b"tls-port", "tls-port requires tls-cert-file and tls-key-file")])
     if config.cluster_tls and (config.tls_certificate is None or config.tls_client_ca is None):
@@ -149,7 +149,7 @@ def check_tls(conf: DisqueConf, config: Config) -> None:
 
 
 def with_secret(files: FileLayer, conf: DisqueConf, config: Config) -> Config:
-    """The configuration with what `cluster-secret-file` says now. Raises ConfigError."""
+    """Return the configuration with the current content of `cluster-secret-file`. Raises ConfigError."""
     path = config.cluster_secret_file
     if path is None:
         return config
@@ -164,7 +164,7 @@ def with_secret(files: FileLayer, conf: DisqueConf, config: Config) -> Config:
 
 
 def with_bus(config: Config, conf: DisqueConf) -> Config:
-    """The configuration with where the port of the bus is asked for, if it is. Raises ConfigError."""
+    """Note where `cluster-port` is set, if it is. Raises ConfigError if that exposes the bus without authentication."""
     if config.cluster_port == BUS_PORT_OF_CLIENTS:
         return config
     exposed = config.exposed_bus([one for one in config.disque or () if not one.path])
@@ -175,7 +175,7 @@ def with_bus(config: Config, conf: DisqueConf) -> Config:
 
 
 def announce_of(conf: DisqueConf) -> Announce | None:
-    """Raises ConfigError."""
+    """Return the address to announce to other nodes, None if none is set. Raises ConfigError."""
     ports = [int(conf.text(name, "0")) or None for name in (b"cluster-announce-port", b"cluster-announce-bus-port")]
     host = conf.text(b"cluster-announce-ip")
     if not host:
@@ -191,7 +191,7 @@ def announce_of(conf: DisqueConf) -> Announce | None:
 
 
 def addresses_of(conf: DisqueConf) -> list[Address]:
-    """Where to listen. Raises ValueError."""
+    """Return the addresses to listen on. Raises ValueError."""
     hosts = [word.decode("utf-8", "surrogateescape") for word in conf.words(b"bind")] or ["127.0.0.1"]
     found = []
     for kind, port in (("", conf.text(b"port", str(PORT))), ("tls:", conf.text(b"tls-port", "0"))):
@@ -205,7 +205,7 @@ def addresses_of(conf: DisqueConf) -> list[Address]:
 
 
 def path_of(conf: DisqueConf, name: bytes) -> str | None:
-    """A file that a directive names. Raises ConfigError."""
+    """Return the path in a directive, None if it is not set. Raises ConfigError."""
     text = conf.text(name)
     try:
         return usable_path(conf.in_dir(text)) if text else None
@@ -214,7 +214,7 @@ def path_of(conf: DisqueConf, name: bytes) -> str | None:
 
 
 def log_of(files: FileLayer, conf: DisqueConf) -> Log:
-    """The log, on stderr or in `logfile`, which may be moved away at any time. Raises ConfigError."""
+    """Return the log, on stderr or in `logfile`, which may be moved away at any time. Raises ConfigError."""
     log = stderr_log(is_timed=True)
     if conf.text(b"logfile"):
         path = conf.in_dir(conf.text(b"logfile"))
@@ -231,7 +231,7 @@ def log_of(files: FileLayer, conf: DisqueConf) -> Log:
 
 
 def append_text(files: FileLayer, path: str, text: str) -> None:
-    """Raises OSError."""
+    """Append to the log file. Raises OSError."""
     files.append(path, text.encode("utf-8", "backslashreplace"))
 
 

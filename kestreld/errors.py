@@ -1,4 +1,4 @@
-"""Every error kestreld raises on purpose, split by who must act on it.
+"""Exceptions that kestreld raises on purpose, divided by who must act on them
 
 "No item", "queue full" and "timed out" are answers, not errors, and have no class here.
 """
@@ -10,21 +10,21 @@ from typing import Any
 
 
 class KestrelError(Exception):
-    """Anything kestreld raises on purpose. It can be passed between processes as it is."""
+    """Base class of all exceptions that kestreld raises on purpose. They can be pickled."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _unpickled, (type(self), self.args, vars(self))
 
 
 def _unpickled(kind: type[KestrelError], args: tuple[Any, ...], state: dict[str, Any]) -> KestrelError:
-    error = kind.__new__(kind, *args)  # not by what __init__ takes: that is not in the pickle
+    error = kind.__new__(kind, *args)  # without __init__, whose arguments are not in the pickle
     vars(error).update(state)
     return error
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One mistake in a configuration and where it stands (line and column from 1; 0 = not in a file)."""
+    """One mistake in a configuration, and its location (line and column from 1; 0 = not in a file)."""
 
     source: str
     line: int
@@ -38,7 +38,7 @@ class ConfigProblem:
 
 
 class ConfigError(KestrelError):
-    """The configuration cannot be used: the operator must correct it. Lists every problem found, not the first."""
+    """The configuration cannot be used: the operator must correct it. Lists every problem found, not only the first."""
 
     def __init__(self, problems: list[ConfigProblem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -60,22 +60,22 @@ class SpoolUnusable(KestrelError):
 
 
 class JournalCorrupt(KestrelError):
-    """A journal holds something that was not written by kestreld: the disk's fault. The queue stops."""
+    """A journal has content that kestreld did not write: a fault of the disk. The queue stops."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(f"{path}: byte {offset}: {reason}")
         self.path = path
         self.offset = offset
         self.reason = reason
-        self.remedy = ""  # what reopens the queue that it has stopped: a command; "" = none does
+        self.remedy = ""  # the command that reopens the stopped queue; "" = there is none
 
     def with_remedy(self, words: str) -> str:
-        """Words about it, and the command that reopens the queue, if there is one."""
+        """Return `words`, followed by the command that reopens the queue, if there is one."""
         return f"{words}; run: {self.remedy}" if self.remedy else words
 
 
 class SegmentsMissing(JournalCorrupt):
-    """Whole segments of a journal have gone that were on disk and are needed. `path` is its folder. The queue stops."""
+    """Segments that a journal needs, and that were on disk, are missing. `path` is its folder. The queue stops."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, 0, reason)
@@ -83,11 +83,11 @@ class SegmentsMissing(JournalCorrupt):
 
 
 class LaterVersion(JournalCorrupt):
-    """A journal was written by a later kestreld. It is not damaged, and not for this one to touch."""
+    """A journal was written by a later version of kestreld. It is not damaged, and this version must not change it."""
 
 
 class JournalUnreadable(JournalCorrupt):
-    """A file or folder of a journal cannot be read: the disk's fault, or the rights to it. The queue stops."""
+    """A file or folder of a journal cannot be read, because of the disk or of permissions. The queue stops."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, 0, reason)
@@ -95,11 +95,11 @@ class JournalUnreadable(JournalCorrupt):
 
 
 class RecordsDisagree(JournalCorrupt):
-    """Every record of a journal is whole, but they contradict each other on what is held back. The queue stops."""
+    """Every record of a journal is intact, but the records contradict each other on held items. The queue stops."""
 
 
 class NotImported(JournalCorrupt):
-    """Kestrel's files cannot become a journal, or lie beside one that was not made from them. The queue stops."""
+    """Kestrel's files cannot be imported, or lie beside a journal that was not made from them. The queue stops."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, 0, reason)
@@ -107,7 +107,7 @@ class NotImported(JournalCorrupt):
 
 
 class JournalFailed(KestrelError):
-    """The disk refused a write, a sync or a rename of a journal."""
+    """A write, sync or rename of a journal failed."""
 
     def __init__(self, path: str, reason: str, *, disk_full: bool = False) -> None:
         super().__init__(f"{path}: {reason}")
@@ -117,7 +117,7 @@ class JournalFailed(KestrelError):
 
 
 class BadQueueName(KestrelError):
-    """A queue cannot have this name."""
+    """The name of a queue is invalid."""
 
 
 class InvalidArgument(KestrelError):
@@ -129,19 +129,19 @@ class InvalidArgument(KestrelError):
 
 
 class InvalidType(InvalidArgument, TypeError):
-    """An argument of a type that it cannot have."""
+    """An argument of a type that is not allowed."""
 
 
 class InvalidValue(InvalidArgument, ValueError):
-    """An argument with a value that it cannot have."""
+    """An argument with a value that is not allowed."""
 
 
 class QueueNotMade(KestrelError):
-    """There is no such queue, and the client may not make it."""
+    """The queue does not exist, and the client may not create it."""
 
 
 class TooManyQueues(QueueNotMade):
-    """There are `max_queues` already: the operator's to raise, or somebody's to delete some."""
+    """The limit `max_queues` is reached: the operator must raise it, or somebody delete queues."""
 
     def __init__(self) -> None:
         super().__init__("too many queues")
@@ -155,28 +155,28 @@ class QueueNotOpen(KestrelError):
 
 
 class QueueClosed(KestrelError):
-    """Something was to be put on a queue that takes nothing any more."""
+    """An item was put on a closed queue."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(f"{queue}: closed, takes no more items")
 
 
 class LeaseLost(KestrelError):
-    """A `with` block of a lease has succeeded too late: the item may be with somebody else, or done by them."""
+    """A lease ended before its `with` block succeeded: another consumer may have the item, or have finished it."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(f"{queue}: the lease was over before its block was; make it longer, or give it a heartbeat")
 
 
 class TaskUnknown(KestrelError, ValueError):
-    """`task_done` was called for more items than there were: a programming error."""
+    """`task_done` was called more often than items were put: a programming error."""
 
     def __init__(self) -> None:
         super().__init__("task_done: called more often than items were put")
 
 
 class QueueInUse(KestrelError, RuntimeError):
-    """A function that a queue calls in the middle of an operation used that queue: a programming error."""
+    """A function that a queue calls during an operation used the same queue: a programming error."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(f"{queue}: used by the predicate of its own poll_if; the predicate may only look at its item")
@@ -191,18 +191,18 @@ class QueueForked(KestrelError):
 
 
 class ThreadDied(KestrelError):
-    """A thread of the library has ended by an exception: nobody would make the calls any more that it had to make."""
+    """A thread of the library ended with an exception, so that the calls it had to make are not made."""
 
     def __init__(self, name: str, cause: str) -> None:
         super().__init__(f"{name}: its thread died: {cause}; close and reopen it")
 
 
 class ReaderUnknown(KestrelError):
-    """A queue has no such reader, and cannot have it."""
+    """The queue has no such reader, and cannot have one of that name."""
 
 
 class ServersAway(KestrelError):
-    """Servers could not be reached, and nothing was done there: why, by address."""
+    """Servers could not be reached, and did nothing. `reasons` has the error by address."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         super().__init__("no kestreld at " + ", ".join(f"{address} ({why})" for address, why in reasons.items()))
@@ -210,7 +210,7 @@ class ServersAway(KestrelError):
 
 
 class ConnectionLost(KestrelError):
-    """A server was gone before it had answered: whether it has done what it was asked to is unknown."""
+    """A connection ended before the reply: it is unknown if the server has executed the request."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address} did not answer ({reason}): whether it has done it is unknown")
@@ -218,7 +218,7 @@ class ConnectionLost(KestrelError):
 
 
 class ServerRefused(KestrelError):
-    """A server said no: a user without the right, a disk that takes nothing, a damaged journal."""
+    """A server refused a request: missing right, failing disk, damaged journal."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address} answered: {reason}")
@@ -227,11 +227,11 @@ class ServerRefused(KestrelError):
 
 
 class ServerUnfit(ServerRefused):
-    """A server refused what another one may take, and has done nothing: it is full of clients, or is no kestreld."""
+    """A server refused a request that another may accept, and did nothing: too many clients, or not a kestreld."""
 
     @property
     def is_of_queue(self) -> bool:
-        """Whether only this queue's journal is the trouble."""
+        """True if only this queue's journal is at fault."""
         return self.reason.startswith(("journal ", "corrupt "))
 
 
@@ -240,15 +240,15 @@ class LoginRefused(ServerUnfit):
 
 
 class UnexpectedReply(ServerUnfit):
-    """What replied does not speak the protocol: it is not a Kestrel server."""
+    """The reply is not of the protocol: the address is not that of a Kestrel server."""
 
 
 class OtherServer(UnexpectedReply):
-    """A server of another kind: it keeps queues where a cache was expected, or the other way round."""
+    """A server of another kind: one with queues where a cache was expected, or the reverse."""
 
 
 class JobRefused(ServerRefused):
-    """A node of jobs said no. `code` is its reply's: PAUSED, MAXLEN, NOREPL, OOM, NOJOB, TOOLATE, NOPERM, ERR."""
+    """A job server refused a command. `code` of its reply: PAUSED, MAXLEN, NOREPL, OOM, NOJOB, TOOLATE, NOPERM, ERR."""
 
     def __init__(self, address: str, code: str, reason: str) -> None:
         super().__init__(address, reason)
@@ -256,7 +256,7 @@ class JobRefused(ServerRefused):
 
 
 class LeasesUnknown(ServerRefused):
-    """A server knows no leases, delays or keys: it is older than its client, or another kind of server."""
+    """A server does not support leases, delays and keys: it is older than its client, or another kind of server."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address, "it knows no leases, delays or keys: it is older, or imitates a Kestrel (compat)")
@@ -271,7 +271,7 @@ class UnknownCommand(ServerRefused):
 
 
 class CacheAway(KestrelError):
-    """A memcached server could not be reached, and nothing was done there."""
+    """A memcached server could not be reached, and did nothing."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"no memcached at {address} ({reason})")
@@ -279,7 +279,7 @@ class CacheAway(KestrelError):
 
 
 class CacheRefused(KestrelError):
-    """A memcached server said no: a value too large, no memory, a user without the right."""
+    """A memcached server refused a request: value too large, out of memory, missing right."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address} answered: {reason}")
@@ -288,28 +288,28 @@ class CacheRefused(KestrelError):
 
 
 class LockTimeout(KestrelError, TimeoutError):
-    """Somebody else had the lock for as long as the caller would wait. Nothing was done."""
+    """Another client held the lock for the whole timeout. Nothing was done."""
 
     def __init__(self, lock: str) -> None:
         super().__init__(f"{lock}: held by another for the whole timeout")
 
 
 class LockLost(KestrelError):
-    """A lock expired before its holder was done. What was done with it already stands; nothing else was."""
+    """A lock expired while it was held. Writes made under it before that stand; no others were made."""
 
     def __init__(self, lock: str) -> None:
         super().__init__(f"{lock}: expired while it was held; do less with it, or give it a longer expiry")
 
 
 class ClaimLost(KestrelError):
-    """A message came so late that readers have passed its number, or given it up. It was not written."""
+    """A message was not written: it came after readers had passed its number or given it up."""
 
     def __init__(self, queue: str, number: str) -> None:
         super().__init__(f"{queue}: number {number} was closed before it was written; write under a new one")
 
 
 class TooManyWaiting(KestrelError):
-    """A queue in memcached has as many messages waiting as it may, or its counters contradict each other."""
+    """A queue in memcached has more waiting messages than allowed, or its counters contradict each other."""
 
     def __init__(self, queue: str, waiting: int, most: int) -> None:
         super().__init__(f"{queue}: {waiting} messages are waiting, more than {most}; is it read?")

@@ -1,7 +1,7 @@
-"""The only door to the disk. The crash simulation puts a faulty one in its place.
+"""All disk access of the engine and server, in one class; the crash simulation replaces it by a faulty disk
 
-Errors are the system's own OSError; the rooms above say what was being done. Files are 0600, folders 0700, links
-are never followed in the last component.
+Errors are the system's own OSError; callers add the context. Files are created with mode 0600, folders with 0700;
+symbolic links are not followed in the last component of a path.
 """
 
 import ctypes
@@ -39,14 +39,14 @@ NOT_FILES: Final = (
 
 
 def must_be_the_systems(error: OSError) -> None:
-    """Raise it again where no call of the system has failed: signal handlers raise TimeoutError, which is one."""
+    """Raise `error` again if no system call has failed: it is then a signal handler's TimeoutError, also an OSError."""
     if error.errno is None:
         raise error
 
 
 @contextmanager
 def naming(path: str) -> Iterator[None]:
-    """An error of the system about a descriptor names its file."""
+    """Set `filename` to `path` in system errors about a descriptor."""
     try:
         yield
     except OSError as error:
@@ -56,7 +56,7 @@ def naming(path: str) -> Iterator[None]:
 
 
 def why_unread(error: OSError, path: str) -> str:
-    """Why the file or folder at `path` cannot be read; what is there, where it is no file."""
+    """Reason for which `path` cannot be read: its kind if it is not a regular file, else the text of the error."""
     found = _found(os.lstat, path)
     what = next((what for is_it, what in NOT_FILES if found is not None and is_it(found.st_mode)), "")
     is_folder_to_read = what == "a folder" and error.errno != errno.EISDIR
@@ -64,7 +64,7 @@ def why_unread(error: OSError, path: str) -> str:
 
 
 def descriptors_max() -> int:
-    """How many descriptors this process may have open as it is."""
+    """Number of descriptors that this process may have open, without raising the limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else ENDLESS_DESCRIPTORS
 
@@ -81,8 +81,11 @@ def _found(look: Callable[[str], os.stat_result], path: str) -> os.stat_result |
 
 @dataclass(slots=True, frozen=True)
 class FileTimes:
-    """In nanoseconds since 1970. `born_ns` None: the file system does not tell. `changed_ns` counts renames, rights and
-    times that were set, too."""
+    """Times of a file, in ns since 1970.
+
+    `born_ns` is None where the file system does not record it. `changed_ns` also covers renames, permissions, and times
+    set by a program.
+    """
 
     born_ns: int | None
     written_ns: int
@@ -90,37 +93,37 @@ class FileTimes:
 
 
 class FileLayer:
-    """Plain calls on paths and descriptors of the real file system."""
+    """System calls on paths and descriptors of the real file system."""
 
-    takes_calls = True  # `in_background` still does what it is given
+    takes_calls = True  # False once `in_background` ignores calls
 
     def make_dir(self, path: str) -> None:
-        """Make a folder and its missing parents; one that exists is fine."""
+        """Make a folder and its missing parents; it may exist already."""
         os.makedirs(path, mode=0o700, exist_ok=True)
 
     def make_lasting_dir(self, path: str) -> None:
-        """As `make_dir`, and a power cut does not take away what it has made."""
+        """Make a folder as `make_dir` does, and sync its new names, so that they survive a power cut."""
         unsynced, above = [], os.path.abspath(path)
         while not self.exists(above):
             above = os.path.dirname(above)
             unsynced.append(above)
         self.make_dir(path)
         for folder in reversed(unsynced):
-            with suppress(PermissionError):  # it may be passed and written to, but not be read
+            with suppress(PermissionError):  # it may be writable without being readable
                 self.sync_dir(folder)
 
     def list_dir(self, path: str) -> list[str]:
-        """Names in a folder, sorted."""
+        """Return the names in a folder, sorted."""
         return sorted(os.listdir(path))
 
-    # Not left to os.path, which takes what a signal handler raises for an answer.
+    # os.path is not used: it turns an exception of a signal handler into False.
 
     def is_dir(self, path: str) -> bool:
         found = _found(os.stat, path)
         return found is not None and stat.S_ISDIR(found.st_mode)
 
     def is_file(self, path: str) -> bool:
-        """Whether it is a regular file: one that can be read to its end."""
+        """Return True for a regular file, which can be read to its end."""
         found = _found(os.stat, path)
         return found is not None and stat.S_ISREG(found.st_mode)
 
@@ -128,30 +131,30 @@ class FileLayer:
         return _found(os.lstat, path) is not None
 
     def matching(self, pattern: str) -> list[str]:
-        """The absolute paths that a glob matches, or the one path that it is. Sorted."""
+        """Return the absolute paths that a glob matches, sorted, or the path itself if it exists."""
         path = os.path.abspath(pattern)
         return [path] if os.path.lexists(path) else sorted(glob.glob(path))
 
     def files_below(self, folder: str) -> Iterator[str]:
-        """Every file in a folder and its folders, sorted. Hidden files and folders are skipped."""
+        """Yield every file in a folder and its subfolders, sorted. Hidden files and folders are skipped."""
         for parent, folders, names in os.walk(folder):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             yield from (f"{parent}/{name}" for name in sorted(names) if not name.startswith("."))
 
     def real_path(self, path: str) -> str:
-        """The one absolute path of a file or folder, links followed; it need not exist."""
+        """Return the canonical absolute path of a file or folder, with links resolved; it need not exist."""
         return os.path.realpath(path)
 
     def size_bytes(self, path: str) -> int:
         return os.stat(path).st_size
 
     def owner_and_mode(self, path: str) -> tuple[int, int]:
-        """The number of the account it belongs to, and its permissions."""
+        """Return the owner's user id and the permission bits."""
         found = os.stat(path)
         return found.st_uid, stat.S_IMODE(found.st_mode)
 
     def is_open_as(self, fd: int, path: str) -> bool:
-        """Whether a descriptor is open, and of the file at `path`."""
+        """Return True if a descriptor is open, and of the file at `path`."""
         try:
             return os.path.samestat(os.fstat(fd), os.stat(path))
         except OSError as error:
@@ -159,12 +162,12 @@ class FileLayer:
             return False
 
     def free_bytes(self, path: str) -> int:
-        """What can still be written to the file system that `path` is on, quotas aside."""
+        """Bytes that can still be written to the file system of `path`, quotas aside."""
         found = os.statvfs(path)
         return found.f_frsize * (found.f_bavail if os.geteuid() else found.f_bfree)
 
     def times(self, path: str) -> FileTimes:
-        """When a file was created, written and changed otherwise."""
+        """Return the times at which a file was created, written and otherwise changed."""
         if getattr(_libc, "statx", None) is None:
             found = os.stat(path)
             return FileTimes(None, found.st_mtime_ns, found.st_ctime_ns)
@@ -179,19 +182,19 @@ class FileLayer:
         return FileTimes(born_ns if is_known else None, written_ns, changed_ns)
 
     def create(self, path: str) -> int:
-        """A new file, open for reading and appending. FileExistsError when there is one."""
+        """Create a file, open for reading and appending. Raises FileExistsError if it exists."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         return os.open(path, flags, 0o600)
 
     def make_like(self, fd: int, path: str) -> None:
-        """Give an open file the mode of another one, and its owner as far as this account may."""
+        """Give an open file the mode of the file at `path`, and its owner as far as this account may."""
         found = os.stat(path)
         with suppress(PermissionError):
             os.fchown(fd, found.st_uid, found.st_gid)
         os.fchmod(fd, stat.S_IMODE(found.st_mode))
 
     def append(self, path: str, data: bytes) -> None:
-        """Write behind what is in a file, which is made where there is none."""
+        """Append to a file, which is created if missing."""
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             while data:
@@ -200,19 +203,19 @@ class FileLayer:
             os.close(fd)
 
     def open_append(self, path: str) -> int:
-        """An existing file, open for reading and appending."""
+        """Open an existing file for reading and appending."""
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def open_read(self, path: str) -> int:
-        """An existing file. A FIFO in its place has nobody wait: it cannot be read."""
+        """Open an existing file for reading. A FIFO in its place does not block, and cannot be read."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
-    # Append some of `data`; returns how many bytes were taken, which may be fewer. The system's own, without a call of
-    # ours around it, which each put and take would pay for.
+    # Append `data`; returns the number of bytes written, which may be fewer. It is the system's function itself: a
+    # wrapper would cost time at each put and get.
     write = staticmethod(os.write)
 
     def read_at(self, fd: int, size_bytes: int, offset: int) -> bytes:
-        """Up to `size_bytes` from `offset`; fewer only at the end of the file."""
+        """Read up to `size_bytes` from `offset`; fewer only at the end of the file."""
         first = os.pread(fd, size_bytes, offset)
         if len(first) == size_bytes or not first:
             return first
@@ -226,11 +229,11 @@ class FileLayer:
         os.ftruncate(fd, size_bytes)
 
     def sync(self, fd: int) -> None:
-        """Put the file's data on disk. Never repeated after a failure: the kernel reports it once."""
+        """Sync the file's data. Never repeated after a failure: the kernel reports a lost page only once."""
         os.fdatasync(fd)
 
     def sync_dir(self, path: str) -> None:
-        """Put a folder's names on disk."""
+        """Sync the names in a folder."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -238,15 +241,15 @@ class FileLayer:
             os.close(fd)
 
     def sync_file_system(self, fd: int) -> None:
-        """Put everything on disk that the file's file system holds, names included: one call for many files."""
+        """Sync the file system that a file is on, names included: one call for many files."""
         if _libc.syncfs(fd):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
 
     def is_covered(self, path: str, fd: int) -> bool:
-        """Whether `sync_file_system` of `fd` puts the file at `path` on disk.
+        """Return True if `sync_file_system` of `fd` also syncs the file at `path`.
 
-        Not one elsewhere; nor any of a file system that is a program, since FUSE does not pass that call on.
+        False on another file system, and on any that is a program, since FUSE does not pass that call on.
         """
         if os.stat(path).st_dev != os.fstat(fd).st_dev:
             return False
@@ -257,7 +260,7 @@ class FileLayer:
         return ctypes.c_uint32.from_buffer(about).value != FUSE
 
     def sync_by_name(self, path: str) -> None:
-        """Put a file's data on disk. One that has gone meanwhile has none."""
+        """Sync a file's data. Does nothing if the file no longer exists."""
         try:
             fd = self.open_read(path)
         except FileNotFoundError:
@@ -268,15 +271,15 @@ class FileLayer:
             self.close(fd)
 
     def in_time(self, work: Callable[[], None], within_us: int | None) -> bool:
-        """Make slow disk calls; False when they are not over in time, and go on. Raises what they raise.
+        """Make slow disk calls; returns False if they are not done in time, and continue. Raises their exceptions.
 
-        Here at once; the server has a thread for it.
+        Here they are made at once; the server has a thread for them.
         """
         work()
         return True
 
     def in_background(self, work: Callable[[], None], finished: Callable[[OSError | None], None]) -> None:
-        """Run slow disk calls and tell `finished` how they went. Here at once; the server has a thread for it."""
+        """Make slow disk calls, then call `finished` with their error or None. Here at once; the server has threads."""
         try:
             work()
         except OSError as error:
@@ -288,7 +291,7 @@ class FileLayer:
         os.close(fd)
 
     def copy(self, path: str, new_path: str) -> None:
-        """Copy a file to a new one, on disk when this returns. Slow: off the loop."""
+        """Copy a file to a new one, and sync the copy. Slow: not for the event loop."""
         source = self.open_read(path)
         try:
             target = os.open(new_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -302,11 +305,11 @@ class FileLayer:
             self.close(source)
 
     def is_other_disk(self, error: OSError) -> bool:
-        """Whether a rename failed because the two names are on different file systems."""
+        """Return True if a rename failed because the two names are on different file systems."""
         return error.errno == errno.EXDEV
 
     def is_bad_block(self, error: OSError) -> bool:
-        """Whether the disk itself cannot read what was asked for."""
+        """Return True if a read failed because of the device itself."""
         return error.errno == errno.EIO
 
     def link(self, path: str, new_path: str) -> None:
@@ -330,7 +333,7 @@ class FileLayer:
         self.remove_dir(path)
 
     def lock(self, path: str) -> int | None:
-        """Hold the file at `path` against other processes until the descriptor closes. None when one holds it."""
+        """Lock the file at `path` against other processes until the descriptor is closed. None if another has it."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         is_held = False
         try:
@@ -344,32 +347,32 @@ class FileLayer:
         return fd
 
     def unlock(self, fd: int) -> None:
-        """Let go of what `lock` holds, also where a forked child has not closed its copy of the descriptor yet."""
+        """Release what `lock` holds, even if a forked child has not closed its copy of the descriptor yet."""
         fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
     def close_inherited(self, names: Pattern[str]) -> None:
-        """In a forked child: close its copies of the descriptors of files whose paths match `names`.
+        """Close a forked child's copies of the descriptors of files whose paths match `names`.
 
-        The kernel is asked which these are: what the process has noted may be wrong in the middle of a call of
-        another thread. A lock stays the parent's, as closing a copy does not let go of it.
+        The kernel lists them, since the process's own records may be incomplete if another thread was in the middle of
+        a call. The parent keeps its locks: closing a copy does not release them.
         """
         for fd in os.listdir(OWN_DESCRIPTORS):
-            with suppress(FileNotFoundError):  # what listed them
+            with suppress(FileNotFoundError):  # the descriptor of the listing
                 if names.match(os.readlink(f"{OWN_DESCRIPTORS}/{fd}")):
                     os.close(int(fd))
 
     def replace_content(self, fd: int, data: bytes) -> None:
-        """Make `data` the whole content of a small open file."""
+        """Replace the content of a small open file by `data`."""
         os.ftruncate(fd, 0)
         os.pwrite(fd, data, 0)
 
     def open_operators_file(self, path: str) -> int:
-        """Open for reading; as in `read_operators_file`, links are followed."""
+        """Open a file for reading; links are followed, as in `read_operators_file`."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read_start(self, path: str, size_bytes: int) -> bytes:
-        """The first bytes of a file, so many at most; as in `read_operators_file`, links are followed."""
+        """Read the first bytes of a file, at most `size_bytes`; links are followed, as in `read_operators_file`."""
         fd = self.open_operators_file(path)
         try:
             return self.read_at(fd, size_bytes, 0)
@@ -377,11 +380,11 @@ class FileLayer:
             self.close(fd)
 
     def at_once(self, look: Callable[[str], Found], paths: Iterable[str]) -> Iterator[Found]:
-        """What `look` finds at each path, in order. Files that are far away can be looked at together."""
+        """Yield the result of `look` for each path, in order. A layer of remote files may look at several together."""
         return map(look, paths)
 
     def read_operators_file(self, path: str) -> bytes:
-        """The content of a file that somebody else lays out, such as the configuration: links are followed."""
+        """Read a file that others create and place, such as the configuration: links are followed."""
         with open(path, "rb") as file:
             return file.read()
 

@@ -1,4 +1,4 @@
-"""What a fork leaves to the child: the copies that it lets go of, and the objects that begin anew there."""
+"""Registry of objects and functions that are reinitialised in a forked child"""
 
 import os
 from collections.abc import Callable
@@ -7,22 +7,22 @@ from weakref import WeakSet
 
 
 class Restarted(Protocol):
-    """What a child may go on using, but for its threads, locks and connections, which are the parent's."""
+    """An object that a child may use once its threads, locks and connections, the parent's, are replaced."""
 
     def after_fork(self) -> None:
-        """In the child, before anything else of it runs."""
+        """Reinitialise the object; called in the child before its other code runs."""
 
 
 _restarted: Final[WeakSet[Restarted]] = WeakSet()
 
 
 def restart_in_child(one: Restarted) -> None:
-    """Have its `after_fork` called in each child, for as long as it lives."""
+    """Have `one.after_fork` called in each child, as long as the object exists."""
     _restarted.add(one)
 
 
 def call_in_child(call: Callable[[], None]) -> None:
-    """Have this called in each child, before anything else of it runs."""
+    """Have a function called in each child, before its other code runs."""
     os.register_at_fork(after_in_child=call)
 
 

@@ -1,8 +1,8 @@
-"""When Python collects cyclic garbage. A collection stops everything: a full one for a third of a second per million
-objects.
+"""Tuning of Python's cyclic garbage collector, so that collections do not delay turns
 
-Young objects are collected often, a few at a time. Full collections happen only while there are few old objects; what
-is in no cycle is freed at once anyway.
+A collection stops everything: a full one for a third of a second per million objects. So young objects are collected
+often, a few at a time, and full collections happen only while there are few old objects. Objects in no cycle are freed
+at once anyway.
 """
 
 import gc
@@ -16,25 +16,25 @@ OLD_OBJECTS_MAX: Final = 20_000  # a full collection of so many takes about 6 ms
 
 
 def suspend() -> None:
-    """Collect nothing until `resume`: what is loaded now stays, and traversing it would take as long again."""
+    """Stop collecting until `resume`: objects loaded now stay, and traversing them would double the time."""
     gc.collect()
     gc.disable()
 
 
 def resume() -> None:
-    """Exclude what has been loaded from every later collection, and collect again."""
+    """Exclude all objects loaded so far from later collections, and collect again."""
     exclude_loaded()
     limit_full_collections(0)
     gc.enable()
 
 
 def exclude_loaded() -> None:
-    """Exclude what has been loaded so far from every later collection."""
+    """Exclude all objects loaded so far from later collections."""
     gc.freeze()
 
 
 def collect_young() -> None:
-    """Collect what the last slice of long work has left, before it is so much that a collection takes long.
+    """Collect the garbage of the last slice of long work, before there is so much that a collection takes long.
 
     The collector counts allocations less deallocations: objects that replace others do not trigger it.
     """
@@ -42,6 +42,6 @@ def collect_young() -> None:
 
 
 def limit_full_collections(old_objects: int) -> None:
-    """Allow full collections only where `old_objects`, those that were allocated since `exclude_loaded`, are few."""
+    """Allow full collections only if `old_objects`, the number allocated since `exclude_loaded`, is small."""
     before_full = MIDDLE_BEFORE_FULL if old_objects <= OLD_OBJECTS_MAX else NEVER
     gc.set_threshold(YOUNG_OBJECTS, YOUNGEST_BEFORE_MIDDLE, before_full)

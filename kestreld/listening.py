@@ -1,4 +1,4 @@
-"""Opening the ports: where systemd has opened sockets, else where the configuration says."""
+"""Opens all ports of the server: on sockets passed by systemd, else at the configured addresses"""
 
 import errno
 import re
@@ -38,21 +38,21 @@ JOBS_WORD: Final = re.compile(r"(?<![A-Za-z0-9])disque(?![A-Za-z0-9])")
 
 
 def listen(service: Service, network: Network, config: Config, passed: Sequence[PassedSocket]) -> list[str]:
-    """Open the ports of the queues; the addresses that they are really at.
+    """Open the ports of the queues; returns the addresses actually bound.
 
-    Raises ConfigError for a passed socket that is open to all, and OSError.
+    Raises OSError, and ConfigError for a passed socket that is open to all or lacks its certificate.
     """
     sockets = [one for one in passed if not (CACHE_WORD.search(one.name) or JOBS_WORD.search(one.name))]
     if not sockets and not config.memcache:
         return []
-    # disque-server, which has no queues but those of jobs, starts without.
+    # Not loaded by disque-server, whose only queues are those of jobs.
     from kestreld.server.memcache.protocol import Memcache
 
     return _addresses(_serve(service, Memcache(service.state), _open(network, config, sockets, config.memcache)))
 
 
 def listen_for_cache(service: Service, network: Network, config: Config, passed: Sequence[PassedSocket]) -> list[str]:
-    """As `listen` for the ports of the cache, and make it, if there is to be one."""
+    """Open the ports of the cache as `listen` does, and create the cache, if one is configured."""
     sockets = [one for one in passed if CACHE_WORD.search(one.name)]
     if not sockets and not config.cache:
         return []
@@ -68,7 +68,7 @@ def listen_for_cache(service: Service, network: Network, config: Config, passed:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOfJobs:
-    """What jobs need to know of their process, and get from it."""
+    """Facts about this process that jobs need, and its source of random bytes."""
 
     process_id: int
     system: str  # name, release and machine
@@ -77,7 +77,7 @@ class ProcessOfJobs:
 
 @dataclass(frozen=True, slots=True)
 class BusSettings:
-    """What the settings of the bus are called where they were set."""
+    """Names of the bus's settings in the configuration in use, for messages."""
 
     port: str = "cluster.port"
     authentication: str = "cluster.secret_file or cluster.tls"
@@ -93,14 +93,15 @@ def listen_for_jobs(
     conf: "DisqueConf | None" = None,
     fail: Callable[[str], None] = lambda problem: None,
 ) -> tuple[list[str], list[str]]:
-    """As `listen` for the ports of Disque's clients, and load the jobs, if there are to be any.
+    """Open the ports of Disque's clients as `listen` does, and load the jobs, if jobs are configured.
 
-    Also returns the addresses of the cluster bus. `conf` is a disque.conf. `fail` is told why jobs cannot be loaded.
+    Also returns the addresses of the cluster bus. `conf` is a disque.conf. `fail` is called with the reason if jobs
+    cannot be loaded.
     """
     sockets = [one for one in passed if JOBS_WORD.search(one.name)]
     if not sockets and not config.disque:
         return [], []
-    # Who has no jobs loads nothing of them.
+    # Not loaded by servers without jobs.
     from kestreld.server.disque.disque_nodes import NODES_NAME
     from kestreld.server.disque.node import ProcessFacts
     from kestreld.server.disque.starting import disque_protocol, keep_id, keep_on_disk, new_jobs, open_bus
@@ -138,9 +139,9 @@ def listen_for_jobs(
 def _open_bus_ports(
     network: Network, config: Config, clients: Sequence[ListeningSocket], log: Log, names: BusSettings
 ) -> tuple[list[ListeningSocket], str]:
-    """Open the ports for other nodes, at the addresses that clients use; none where the node stands alone, and why.
+    """Open the ports for other nodes at the clients' addresses; without any, the second value is the reason.
 
-    Raises ConfigError, or OSError for a port that somebody has asked for.
+    Raises ConfigError, or OSError for a port that the configuration names.
     """
     hosts = list(dict.fromkeys([Address.parse(one.address).host for one in clients if not one.is_unix]))
     hosts = [host for host in hosts if host in ALL_HOSTS] or hosts
@@ -168,7 +169,7 @@ def _open_bus_ports(
 
 
 def _bind_all(network: Network, hosts: Sequence[str], port: int) -> list[ListeningSocket]:
-    """Listen at all of these hosts on one port, 0 = any that is free. Raises OSError, with none of them bound."""
+    """Listen on one port, 0 = any free one, at all of these hosts. Raises OSError, with none of them bound."""
     bound: list[ListeningSocket] = []
     try:
         for host in hosts:
@@ -182,7 +183,7 @@ def _bind_all(network: Network, hosts: Sequence[str], port: int) -> list[Listeni
 
 
 def _bus_port(config: Config, clients: Sequence[ListeningSocket]) -> int:
-    """0 = any free one."""
+    """Return the port of the bus, 0 = any free one."""
     if config.cluster_port != BUS_PORT_OF_CLIENTS:
         assert config.cluster_port is not None
         return config.cluster_port
@@ -196,7 +197,7 @@ def _tcp_port(clients: Sequence[ListeningSocket]) -> int:
 
 
 def _port_of(address: str) -> int:
-    """Of HOST:PORT; 0 where there is none."""
+    """Return the port of HOST:PORT; 0 if there is none."""
     port = address.rpartition(":")[2]
     return int(port) if port.isdigit() else 0
 
@@ -204,7 +205,7 @@ def _port_of(address: str) -> int:
 def _open(
     network: Network, config: Config, passed: Sequence[PassedSocket], configured: Sequence[Address]
 ) -> list[tuple[ListeningSocket, bool]]:
-    """The sockets, those passed or else those configured, and whether each is for TLS."""
+    """Open the passed sockets, or else the configured addresses; the flag is True for TLS."""
     ports = []
     for one in passed:
         bound, is_tls = ListeningSocket(one.bound), "tls" in one.name
@@ -227,7 +228,7 @@ def _addresses(listeners: Sequence[Listener]) -> list[str]:
 
 
 def listen_for_operators(service: Service, network: Network, config: Config, log: Log) -> "AdminListener | None":
-    """Open the admin port, if there is to be one. Raises OSError for an address that somebody has asked for."""
+    """Open the admin port, if one is configured. Raises OSError for an address that the configuration names."""
     if config.admin is None:
         return None
     try:
@@ -238,14 +239,14 @@ def listen_for_operators(service: Service, network: Network, config: Config, log
         reason = f"cannot listen on {config.admin}, the default of listen.admin: {error.strerror}"
         log.say(Level.WARNING, "daemon", f"admin port disabled: {reason}")
         return None
-    # aiohttp takes more time and memory than all the rest: clients of the data port are let in before.
+    # aiohttp takes more time and memory than all the rest: it is loaded after the data ports are open.
     from kestreld.server.admin.listener import AdminListener
 
     return AdminListener(service, bound, is_tls=config.admin.tls, is_trusted=bound.is_private)
 
 
 def bind(network: Network, address: Address) -> ListeningSocket:
-    """Raises OSError, whose `filename` is the address."""
+    """Listen at an address. Raises OSError, with the address as its `filename`."""
     try:
         if address.path:
             Path(address.path).parent.mkdir(parents=True, exist_ok=True)

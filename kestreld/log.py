@@ -1,4 +1,4 @@
-"""The log: one line an event, as text, as JSON, or as journald takes it. Nothing of an item is ever in it."""
+"""The log: one line per event, as text, JSON or for journald; it never contains an item's data"""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from kestreld.config.config import LogFormat
 
 
 class Level(IntEnum):
-    """How much a line matters, in the numbers of syslog(3)."""
+    """Severity of a line, by the numbers of syslog(3)."""
 
     CRITICAL = 2  # the server stops
     ERROR = 3  # it does not start
@@ -22,7 +22,7 @@ class Level(IntEnum):
 
 
 class Log:
-    """Writes to stderr or a file, and drops what nobody reads."""
+    """Writer of log lines to stderr or a file; lines that cannot be written are dropped."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Log:
         is_timed: bool = False,
         write: Callable[[str], None] | None = None,
     ) -> None:
-        """`is_journal` says that journald reads it, which has times of its own and sorts lines by their level.
+        """`is_journal` is True if journald reads the log: it has times of its own, and sorts lines by level.
 
         `write` may raise OSError; None = to stderr.
         """
@@ -43,11 +43,11 @@ class Log:
         self._clock = Clock() if is_timed and not is_journal else None
 
     def say_up_to(self, level: Level) -> None:
-        """Drop lines that matter less."""
+        """Drop lines less severe than `level`."""
         self._last_level = level
 
     def say(self, level: Level, source: str, message: str, details: str = "") -> None:
-        """`source` is the part of the server that has something to say; `details` may have several lines."""
+        """Log a message of `source`, a part of the server; `details` may have several lines."""
         if level > self._last_level:
             return
         time = ""
@@ -63,7 +63,7 @@ class Log:
             lines = [f"{time} {name}{_on_a_line(message)}".lstrip(), *details.splitlines()]
         priority = f"<{level.value}>" if self._is_journal else ""
         text = "".join(f"{priority}{line}\n" for line in lines)
-        with contextlib.suppress(OSError):  # whoever read it has gone; the server has not
+        with contextlib.suppress(OSError):  # the reader of the log is gone; the server continues
             if self._write is not None:
                 self._write(text)
             elif sys.stderr is not None:
@@ -71,12 +71,12 @@ class Log:
                 sys.stderr.flush()
 
     def of(self, source: str, level: Level) -> Callable[[str], None]:
-        """What a part of the server is given to report with."""
+        """Return a function that logs messages of one part of the server."""
         return lambda message: self.say(level, source, message)
 
 
 class FromLibraries(logging.Handler):
-    """What asyncio and the like complain of becomes lines of the log."""
+    """Turns warnings of libraries such as asyncio into lines of the log."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)

@@ -1,4 +1,4 @@
-"""How much memory there is for this process, what it uses, and giving back what it does not."""
+"""Memory available to this process, its use of memory and processor time, and release of free memory"""
 
 import ctypes
 import resource
@@ -13,7 +13,7 @@ _libc: Final = ctypes.CDLL(None)
 
 
 def memory_bytes(files: FileLayer, root: str = "/") -> int | None:
-    """The machine's, or less where its control group says so; None where nothing tells. `root` has /proc and /sys."""
+    """Memory of the machine, or the lower limit of a control group; None if unknown. `root` contains /proc and /sys."""
     limits = [_installed_bytes(files, root), *_group_limits(files, root)]
     return min((limit for limit in limits if limit is not None), default=None)
 
@@ -27,7 +27,7 @@ def _installed_bytes(files: FileLayer, root: str) -> int | None:
 
 
 def _group_limits(files: FileLayer, root: str) -> list[int | None]:
-    """Those of its control groups and of all above them, of either version."""
+    """Memory limits of the process's control groups and of all groups above them, version 1 or 2."""
     limits = []
     for line in _lines(files, f"{root}proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -45,7 +45,7 @@ def _group_limits(files: FileLayer, root: str) -> list[int | None]:
 
 
 def _lines(files: FileLayer, path: str) -> list[str]:
-    """Those of a file of the kernel's; none where there is no such file."""
+    """Lines of a file of the kernel; none if it cannot be read."""
     try:
         return files.read_operators_file(path).decode().splitlines()
     except OSError:
@@ -54,7 +54,7 @@ def _lines(files: FileLayer, path: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What a process uses."""
+    """Resources that a process uses."""
 
     cpu_s: float  # user and system time of all its threads
     virtual_bytes: int
@@ -63,7 +63,7 @@ class ProcessUse:
 
 
 class OwnProcess:
-    """This process, as the kernel sees it."""
+    """This process, as the kernel reports it."""
 
     def __init__(self, files: FileLayer, root: str = "/") -> None:
         self._files = files
@@ -72,7 +72,7 @@ class OwnProcess:
         self._booted_at_s = next((int(found[1]) for found in words if found[0] == "btime"), 0)
 
     def use(self) -> ProcessUse | None:
-        """What it uses now; None where nothing tells."""
+        """Return the resources in use now; None if unknown."""
         text = "".join(_lines(self._files, self._path))
         fields = text.rpartition(")")[2].split()  # behind the program's name, which may have anything in it
         if not fields:
@@ -87,12 +87,12 @@ class OwnProcess:
 
 
 def cpu_s() -> tuple[float, float]:
-    """Seconds of processor time that this process has used: its own, and the system's for it."""
+    """Return the processor time that this process has used, in s: its own, and the system's for it."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime, used.ru_stime
 
 
 def give_back_memory() -> None:
-    """Have the C library return what is free, which one small block in use behind it would keep it from."""
+    """Have the C library return free memory to the system, even if a small block behind it is in use."""
     if hasattr(_libc, "malloc_trim"):  # musl has none, and needs none
         _libc.malloc_trim(0)

@@ -1,7 +1,7 @@
-"""The only door to the sockets of the data port. The simulation puts a network of its own in its place.
+"""All socket access of the data ports and the cluster bus; the simulation replaces it by a network of its own
 
-A connection is whatever has `recv`, `send`, `shutdown`, `close` and `fileno` like a non-blocking socket; a poller is
-whatever has `register`, `modify`, `unregister`, `poll` and `fileno` like an epoll object.
+A connection is an object with `recv`, `send`, `shutdown`, `close` and `fileno` like a non-blocking socket; a poller is
+an object with `register`, `modify`, `unregister`, `poll` and `fileno` like an epoll object.
 """
 
 import errno
@@ -56,10 +56,10 @@ class Poller(Protocol):
 
 
 class ListeningSocket:
-    """A bound port; `address` is where it really listens, `peer` the IP address of whoever was accepted last."""
+    """A bound port. `address` is the one actually bound, `peer` the IP address of the last accepted client."""
 
     def __init__(self, bound: socket.socket, own_path: str = "") -> None:
-        """`own_path` is removed at the end; "" = nothing is to be."""
+        """`own_path` is the file to remove in `close`; "" = none."""
         bound.setblocking(False)
         self._socket = bound
         self._own_path = own_path
@@ -69,7 +69,7 @@ class ListeningSocket:
         self._keepalive_s = 0  # 0 = connections are not probed
 
     def tune(self, *, backlog: int, keepalive_s: int) -> None:
-        """How many connections may wait to be accepted, and after which silence one is probed; 0 = never."""
+        """Set the length of the accept queue, and the silence after which a connection is probed; 0 = never."""
         self._socket.listen(backlog)
         self._keepalive_s = keepalive_s
 
@@ -77,7 +77,7 @@ class ListeningSocket:
         return self._socket.fileno()
 
     def accept(self) -> socket.socket:
-        """The next connection. BlockingIOError when there is none, OSError when descriptors have run out."""
+        """Accept the next connection. Raises BlockingIOError if there is none, OSError if descriptors have run out."""
         connection, address = self._socket.accept()
         connection.setblocking(False)
         if not self.is_unix:
@@ -91,7 +91,7 @@ class ListeningSocket:
         return connection
 
     def local_of(self, connection: Connection) -> str:
-        """The IP address of this machine that an accepted connection has come to. Raises OSError."""
+        """Return the IP address of this machine that an accepted connection was made to. Raises OSError."""
         assert isinstance(connection, socket.socket)
         return str(connection.getsockname()[0])
 
@@ -102,7 +102,7 @@ class ListeningSocket:
 
     @property
     def is_private(self) -> bool:
-        """Whether only this account, and root, can connect: a Unix socket of its own that is closed to all others."""
+        """True if only this account and root can connect: a Unix socket of its own, without access for others."""
         if not self.is_unix:
             return False
         try:
@@ -122,7 +122,7 @@ def _tcp_text(one: socket.socket, name: tuple[str, int]) -> str:
 
 
 def peer_of(fd: int) -> str:
-    """Who is at the other end of a connection: HOST:PORT, unix:pid=PID on a Unix socket, "" when it has gone."""
+    """Return the other end of a connection: HOST:PORT, unix:pid=PID on a Unix socket, "" if it is gone."""
     try:
         connection = socket.socket(fileno=fd)
     except OSError:
@@ -139,7 +139,7 @@ def peer_of(fd: int) -> str:
 
 
 def with_input(fds: Sequence[int]) -> set[int]:
-    """Those of these descriptors that have something to read, and whose other end is still there."""
+    """Return the descriptors that have input and whose other end is still open."""
     poller = select.poll()
     for fd in fds:
         if fd >= 0:
@@ -169,7 +169,7 @@ class Network:
         return ListeningSocket(bound)
 
     def listen_unix(self, path: str, mode: int = 0o600) -> ListeningSocket:
-        """Listen on a Unix socket, which only this user can open. A socket nobody listens on any more is replaced."""
+        """Listen on a Unix socket, by default for this account only. A stale socket file is replaced."""
         self._clear_stale(path)
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -185,7 +185,7 @@ class Network:
         return ListeningSocket(bound, path)
 
     def connect(self, host: str, port: int) -> socket.socket:
-        """Begin to connect to a numeric address; it is writable once `is_connected` can tell. Raises OSError."""
+        """Begin to connect to a numeric address; once it is writable, `is_connected` has the result. Raises OSError."""
         connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
@@ -199,7 +199,7 @@ class Network:
         return connection
 
     def is_connected(self, connection: Connection) -> bool:
-        """Whether a connection that was begun is there; False while that is open. Raises OSError when it failed."""
+        """Return True once a connection is established, False while it is in progress. Raises OSError if it failed."""
         assert isinstance(connection, socket.socket)
         if error := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise OSError(error, os.strerror(error))
@@ -213,7 +213,7 @@ class Network:
         return True
 
     def resolve(self, host: str) -> str:
-        """An IP address of that host, "" where there is none. This may take long."""
+        """Return an IP address of a host, "" if there is none. May take long."""
         try:
             found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
@@ -230,7 +230,7 @@ class Network:
                 os.unlink(path)
 
     def descriptor_limit(self) -> int:
-        """How many descriptors this process may have open, after asking for as many as it can get."""
+        """Raise the limit of open descriptors as far as possible; returns it."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = min(hard, 1 << 20) if hard != resource.RLIM_INFINITY else 1 << 20
         if soft < wanted:
@@ -238,6 +238,6 @@ class Network:
         return max(soft, wanted)
 
     def open_descriptors(self) -> int:
-        """How many descriptors this process has open."""
-        # Linux 6.2 and newer count them: a list of all clients' would take milliseconds. There one is the folder's own.
+        """Number of descriptors that this process has open."""
+        # Linux 6.2 and newer count them. A list of all clients' takes milliseconds, and includes the folder's own.
         return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd")) - 1

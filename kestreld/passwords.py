@@ -1,4 +1,7 @@
-"""Passwords as they are kept: scrypt hashes in one line of text. Comparing one takes about 0.1 s: off the loop."""
+"""Password hashes: scrypt parameters, salt and digest in one line of text
+
+Computing one takes about 0.1 s, so it is not done on the event loop.
+"""
 
 import base64
 import hashlib
@@ -19,7 +22,7 @@ _FORM: Final = re.compile(r"scrypt:([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2}):([A-Za
 
 @dataclass(frozen=True, slots=True)
 class PasswordHash:
-    """What a password is compared with. Its repr, like every text made of it, does not say what it is."""
+    """A hash to compare passwords with. Its repr hides it; str() gives the line for a configuration."""
 
     cost_log2: int
     blocks: int
@@ -36,7 +39,7 @@ class PasswordHash:
 
     @classmethod
     def parse(cls, text: str) -> "PasswordHash":
-        """A line that `kestreld hash-password` printed. Raises ValueError, which does not repeat it."""
+        """Parse a line printed by `kestreld hash-password`. Raises ValueError, whose message does not contain it."""
         match = _FORM.fullmatch(text)
         if match is None:
             raise ValueError("expected a line printed by `kestreld hash-password`")
@@ -48,12 +51,12 @@ class PasswordHash:
         return cls(cost_log2, blocks, lanes, salt, digest)
 
     def fits(self, password: bytes) -> bool:
-        """Whether it was made of this password."""
+        """Return True if `password` has this hash."""
         return hmac.compare_digest(_scrypt(password, self.salt, self.cost_log2, self.blocks, self.lanes), self.digest)
 
 
 def hash_password(password: bytes, salt: bytes) -> PasswordHash:
-    """`salt` is SALT_BYTES of chance."""
+    """Hash a password; `salt` is SALT_BYTES random bytes."""
     digest = _scrypt(password, salt, _COST_LOG2, _BLOCKS, _LANES)
     return PasswordHash(_COST_LOG2, _BLOCKS, _LANES, salt, digest)
 
@@ -65,5 +68,5 @@ def _scrypt(password: bytes, salt: bytes, cost_log2: int, blocks: int, lanes: in
     )
 
 
-# Nobody's password: what a user who does not exist is compared with, so that it takes as long.
+# Compared with if a user does not exist, so that the check takes as long as for one who does.
 NOBODYS: Final = PasswordHash(_COST_LOG2, _BLOCKS, _LANES, bytes(SALT_BYTES), bytes(_DIGEST_BYTES))

@@ -1,4 +1,4 @@
-"""Who may use a spool: its owner, one process at a time."""
+"""Ownership check and lock of a spool, which one process uses at a time"""
 
 import os
 import pwd
@@ -11,7 +11,7 @@ LOCK: Final = ".lock"
 
 
 def check_spool(files: FileLayer, spool: str) -> None:
-    """Raises SpoolUnusable for a spool that is somebody else's or that others can write to."""
+    """Raise SpoolUnusable if a spool belongs to another account or others can write to it."""
     if not files.is_dir(spool):
         return
     owner, mode = files.owner_and_mode(spool)
@@ -30,7 +30,7 @@ def _account_name(number: int) -> str:
 
 
 def take_lock(files: FileLayer, spool: str) -> int:
-    """Hold the spool for this process. Raises SpoolLocked, naming the holder, or SpoolUnusable."""
+    """Lock the spool for this process; returns the descriptor. Raises SpoolUnusable, or SpoolLocked with the holder."""
     path = f"{spool}/{LOCK}"
     lock, is_held = None, False
     try:

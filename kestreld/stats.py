@@ -1,11 +1,11 @@
-"""Counters of the server as a whole."""
+"""Counters and gauges of the server as a whole"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from typing import Final, Protocol
 
 Figures = Sequence[tuple[str, int | str]]
-# What the server's figures tell of the cache, and memcached's names for it.
+# Figures of the cache among the server's, and memcached's names for them.
 OF_CACHE: Final = {
     "cache_items": "curr_items",
     "cache_bytes": "bytes",
@@ -19,26 +19,26 @@ OF_CACHE: Final = {
 
 
 class JobTotals(Protocol):
-    """What the server's figures tell of jobs."""
+    """Source of the figures of jobs."""
 
     def adding_up(self) -> Iterator[None]:
         """Bring `totals` up to date, a few queues a step."""
 
     def totals(self) -> list[tuple[str, int]]:
-        """Each name begins with `jobs_`."""
+        """Return the totals; each name begins with `jobs_`."""
 
     def report(self, sees: Callable[[str], bool] | None) -> Iterator[bytes | None]:
-        """A block for each queue of jobs."""
+        """Yield a block for each queue of jobs that `sees` allows; None = all."""
 
 
 @dataclass(slots=True)
 class ServerStats:
-    """What only the server knows. Bytes are those of the data ports."""
+    """Figures that only the server has. Bytes are those of the data ports."""
 
     started_at_ms: int = 0  # on the monotonic clock
     pid: int = 0
     cpu_s: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)  # of the process: its own, and the system's for it
-    connections_max: int = 0  # for as many there are descriptors
+    connections_max: int = 0  # as many as there are descriptors for
     curr_connections: int = 0
     total_connections: int = 0
     rejected_connections: int = 0
@@ -50,25 +50,25 @@ class ServerStats:
     peeks: int = 0
     refused_sets: int = 0
     child_sets: int = 0  # SETs on a child, which its parent does not count
-    admin_address: str = ""  # where the HTTP listener is; "" = it is off
+    admin_address: str = ""  # of the HTTP listener; "" = it is off
     cache_figures: Callable[[], dict[str, int]] | None = None  # by memcached's names; None = there is no cache
     jobs: JobTotals | None = None  # None = there are none
 
     def of_cache(self) -> list[tuple[str, int]]:
-        """What `OF_CACHE` has; nothing where there is no cache."""
+        """Return the figures named in `OF_CACHE`; none without a cache."""
         if self.cache_figures is None:
             return []
         figures = self.cache_figures()
         return [(name, figures[key]) for name, key in OF_CACHE.items()]
 
     def of_jobs(self) -> list[tuple[str, int]]:
-        """As of the last `adding_up`; nothing where there are no jobs."""
+        """Return the totals of the last `adding_up`; none without jobs."""
         return self.jobs.totals() if self.jobs is not None else []
 
 
 @dataclass(slots=True)
 class Totals:
-    """What readers count over their lives. The server's are those of all readers, deleted ones too."""
+    """Counters of a reader over its life. The server's are sums over all readers, deleted ones included."""
 
     put_items: int = 0
     parent_items: int = 0  # those of them that parents count

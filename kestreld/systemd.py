@@ -1,4 +1,4 @@
-"""What systemd hands to a service and wants to hear from it: sockets it has opened, sd_notify(3), and journald."""
+"""Interface to systemd: passed sockets, sd_notify(3), and detection of journald"""
 
 import os
 import socket
@@ -12,14 +12,14 @@ Environment = MutableMapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class PassedSocket:
-    """A socket that somebody else has bound, with the name that its unit gives it (FileDescriptorName=)."""
+    """A socket that was bound by another process, with its unit's name for it (FileDescriptorName=)."""
 
     bound: socket.socket
     name: str
 
 
 def passed_sockets(environ: Environment) -> list[PassedSocket]:
-    """The sockets of this start; they are taken out of `environ`, so that no child finds them. Raises OSError."""
+    """Return the passed sockets, and remove their variables from `environ`: no child may use them. Raises OSError."""
     pid, count, names = (environ.pop(f"LISTEN_{what}", "") for what in ("PID", "FDS", "FDNAMES"))
     if pid != str(os.getpid()) or not count.isdecimal():
         return []
@@ -34,7 +34,7 @@ def passed_sockets(environ: Environment) -> list[PassedSocket]:
 
 
 def is_journal(environ: Environment, descriptor: int) -> bool:
-    """Whether journald reads what is written there; its children get the variable too, whatever they write to."""
+    """Return True if journald reads `descriptor`. The variable alone does not tell: children inherit it."""
     try:
         found = os.fstat(descriptor)
     except OSError:
@@ -43,7 +43,7 @@ def is_journal(environ: Environment, descriptor: int) -> bool:
 
 
 class Notifier:
-    """Tells the service manager how things are; nobody, where there is none."""
+    """Sends the service's state to the service manager, if there is one."""
 
     def __init__(self, environ: Environment) -> None:
         path = environ.pop("NOTIFY_SOCKET", "")
@@ -52,16 +52,16 @@ class Notifier:
         self.is_watched = bool(environ.pop("WATCHDOG_USEC", "")) and watched
 
     def tell(self, state: str) -> None:
-        """Such as `READY=1`. Whoever does not listen misses it."""
+        """Send a state such as `READY=1`. It is lost if the manager does not listen."""
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as wire:
             try:
                 wire.sendto(state.encode(), self._address)
-            except OSError:  # its trouble, not ours
+            except OSError:  # the service runs without
                 return
 
     def still_alive(self) -> None:
-        """For the watchdog, where there is one."""
+        """Notify the watchdog, if there is one."""
         if self.is_watched:
             self.tell("WATCHDOG=1")

@@ -1,7 +1,7 @@
-"""TLS on a connection of the data port or between nodes: the methods of a socket, and whom a certificate names.
+"""TLS connections with the methods of a socket, TLS contexts, and the names in certificates
 
-A record is at most 16 KiB, and OpenSSL takes them from the socket one at a time: whoever receives with more room than
-that leaves nothing behind in it that the poller would not know of.
+A record is at most 16 KiB, and OpenSSL takes them from the socket one at a time: a `recv` with more room than that
+leaves no data behind in OpenSSL that the poller would not report.
 """
 
 import ssl
@@ -17,14 +17,14 @@ _NAMES: Final = frozenset({"DNS", "email", "URI"})
 
 
 class TlsConnection:
-    """One side of it. Nothing can be received or sent before `shake_hands` returns 0."""
+    """One side of a TLS connection. Nothing can be received or sent before `shake_hands` returns 0."""
 
     def __init__(self, context: ssl.SSLContext, connection: Any, *, is_server: bool = True) -> None:
-        """Raises OSError when the other side has gone already."""
+        """Raises OSError if the other side is gone already."""
         self._socket = context.wrap_socket(connection, server_side=is_server, do_handshake_on_connect=False)
 
     def shake_hands(self) -> int:
-        """Go on with the handshake: what to poll for next, 0 when it is done. Raises OSError when it fails."""
+        """Continue the handshake; returns the event to poll for, 0 when done. Raises OSError if it fails."""
         try:
             self._socket.do_handshake()
         except ssl.SSLWantReadError:
@@ -34,7 +34,7 @@ class TlsConnection:
         return 0
 
     def certificate_names(self) -> set[str]:
-        """The names in the certificate that the client has shown; none when it has shown none."""
+        """Return the names in the client's certificate; none if it has shown none."""
         return names_in(self._socket.getpeercert())
 
     def recv(self, size_bytes: int, /) -> bytes:
@@ -52,7 +52,7 @@ class TlsConnection:
             raise BlockingIOError from None
 
     def shutdown(self, how: int, /) -> None:
-        """Say nothing more, and take what comes as it comes, not decrypted. Raises OSError."""
+        """End the output; later input is not decrypted. Raises OSError."""
         self._say_goodbye()
         self._socket.shutdown(how)
 
@@ -69,14 +69,14 @@ class TlsConnection:
 
 
 def names_in(certificate: Any) -> set[str]:
-    """The names in a certificate as `getpeercert` gives it; none when there is none."""
+    """Return the names in a certificate as `getpeercert` gives it; none without one."""
     found: Any = certificate or {}
     names = {value for part in found.get("subject", ()) for key, value in part if key == "commonName"}
     return names | {value for kind, value in found.get("subjectAltName", ()) if kind in _NAMES}
 
 
 def server_context(config: Config, files: FileLayer) -> ssl.SSLContext | None:
-    """What TLS listeners go by; None when there is no certificate. Raises ConfigError."""
+    """Make the context of TLS listeners; None without a certificate. Raises ConfigError."""
     if config.tls_certificate is None:
         return None
     for field in ("tls_certificate", "tls_key", "tls_client_ca"):
@@ -104,9 +104,9 @@ def server_context(config: Config, files: FileLayer) -> ssl.SSLContext | None:
 
 
 def cluster_contexts(config: Config, files: FileLayer) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
-    """What both sides of a link between nodes go by, the server's first; None where the bus does without TLS.
+    """Make the contexts of both sides of a link between nodes, the server's first; None if the bus does not use TLS.
 
-    Each node shows a certificate of `tls.client_ca`, whatever its names. Raises ConfigError.
+    Each node must show a certificate of `tls.client_ca`, with any names. Raises ConfigError.
     """
     if not config.cluster_tls:
         return None
