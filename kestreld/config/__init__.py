@@ -1,7 +1,7 @@
-"""What the server is told: settings, users and rights, and how they are read from a file.
+"""Configuration of the server: settings, users and rights, and reading them from a file
 
-`QueueConfig` is given out here. It is loaded when it is asked for: `kestrelctl put`, for whom units are enough, would
-spend a good part of its time on that.
+Importing the package does not load `QueueConfig`, only a first use of it does: `kestrelctl put`, which needs nothing
+but units, would spend a good part of its time on that.
 """
 
 from typing import TYPE_CHECKING, Any

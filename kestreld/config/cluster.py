@@ -1,4 +1,4 @@
-"""How the settings of a cluster are written: what a node announces, and the secret that nodes share."""
+"""Values of the cluster settings: the address that a node announces, and the secret that nodes share"""
 
 import re
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _ANNOUNCED: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z0-9._-]{1,253}
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Where other nodes and clients are told that this node is. A port of None is the one that it listens on."""
+    """Address of this node as told to other nodes and clients. A port of None is the one that it listens on."""
 
     host: str
     port: int | None = None
@@ -28,7 +28,7 @@ class Announce:
 
     @classmethod
     def parse(cls, text: str) -> "Announce":
-        """Raises ValueError with the reason."""
+        """Parse HOST, HOST:PORT or HOST:PORT:BUS_PORT. Raises ValueError with the reason."""
         match = _ANNOUNCED.fullmatch(text)
         if match is None:
             raise ValueError(f"expected {EXPECTED}")
@@ -41,7 +41,7 @@ class Announce:
 
 
 def read_secret(files: FileLayer, path: str) -> bytes:
-    """The secret in a file, without white space around it. Raises OSError, and ValueError with the reason."""
+    """Read the secret in a file, without white space around it. Raises OSError, and ValueError with the reason."""
     secret = files.read_operators_file(path)[: SECRET_BYTES_MAX + 1].strip()
     if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
         advice = "create one with: openssl rand -hex 32"

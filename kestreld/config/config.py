@@ -1,7 +1,7 @@
-"""What the server is told, as values: one frozen Config, and one QueueConfig for each queue.
+"""The configuration as values: one frozen Config, and one QueueConfig for each queue
 
-settings.py has the list of settings and how each is written, config_file.py reads them. Nothing here knows of queues at
-work or of sockets.
+settings.py has the list of settings and their syntax, config_file.py reads them. Nothing here depends on running
+queues or on sockets.
 """
 
 import ipaddress
@@ -28,21 +28,21 @@ _PLAIN: Final = re.compile("[A-Za-z0-9_-]+")  # a queue's name that is its file 
 
 
 class Compat(Enum):
-    """Whose bytes the memcache listener speaks."""
+    """Server whose replies the memcache listener imitates."""
 
     NONE = "none"
     KESTREL_1 = "kestrel-1"
 
 
 class LogFormat(Enum):
-    """How the lines of the log are written."""
+    """Format of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class RetryFrom(Enum):
-    """From when a job's retry time counts."""
+    """Event at which a job's retry time starts."""
 
     QUEUEING = "queueing"
     DELIVERY = "delivery"
@@ -50,7 +50,7 @@ class RetryFrom(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a listener listens: host and port, or a Unix socket where `path` is not empty."""
+    """Address of a listener: host and port, or a Unix socket if `path` is not empty."""
 
     host: str = ""
     port: int = 0  # 0 = any free one
@@ -66,7 +66,7 @@ class Address:
 
     @property
     def is_exposed(self) -> bool:
-        """Whether other machines can reach it, as far as its name tells."""
+        """True if other machines can reach it, as far as its host name tells."""
         if self.path or self.host == "localhost":
             return False
         try:
@@ -76,7 +76,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """`127.0.0.1:22133`, `[::1]:22133`, `tls:` before either, `unix:/path`. ValueError has the reason."""
+        """Parse `127.0.0.1:22133`, `[::1]:22133`, `tls:` before either, or `unix:/path`. Raises ValueError."""
         if text.startswith("unix:"):
             path = usable_path(text.removeprefix("unix:"))
             if len(path.encode("utf-8", "surrogateescape")) > SOCKET_PATH_BYTES_MAX:
@@ -97,7 +97,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class PerQueue:
-    """Which queues have metrics of their own. Both None = all of them."""
+    """Selection of the queues that have metrics of their own. Both None = all queues."""
 
     most: int | None = None  # so many, those with the most items
     pattern: str | None = None  # those whose whole name this regular expression matches
@@ -110,7 +110,7 @@ class PerQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConfig:
-    """What one queue or child may hold, and how it is journaled."""
+    """Limits of one queue or child, and how its items are journaled, retried and kept."""
 
     max_items: int | None = None  # None = unlimited
     max_size_bytes: int | None = None  # None = unlimited
@@ -119,22 +119,22 @@ class QueueConfig:
     journal: bool = True
     sync_journal_ms: int | None = None  # None = left to the kernel; 0 = before every reply; n = every n ms
     max_journal_size_bytes: int = 16 * 1024**2
-    max_journal_overflow: int = 10  # so many times max_journal_size before live items are rewritten into one segment
+    max_journal_overflow: int = 10  # multiple of max_journal_size at which live items are rewritten into one segment
     max_memory_size_bytes: int = 128 * 1024**2
     max_age_ms: int | None = None  # None = items never expire by age
     move_expired_to: str | None = None  # None = expired items are dropped
     max_retries: int | None = None  # None = an item may come back forever
-    move_failed_to: str | None = None  # set exactly where max_retries is
-    retry_delays_ms: tuple[int, ...] | None = None  # how long an item waits that has failed, the last one repeats
+    move_failed_to: str | None = None  # set if and only if max_retries is
+    retry_delays_ms: tuple[int, ...] | None = None  # delays of a failed item's retries; the last one repeats
     open_transaction_timeout_ms: int | None = None  # a limit on open reads; None = as long as their connections
-    key_time_ms: int = 300_000  # how long a key is refused after its put, or after its item was due
+    key_time_ms: int = 300_000  # time after a put, or after its item is due, in which its key is refused
     max_keys: int = 1_000_000  # remembered ones
     max_lease_ms: int = 12 * 3_600_000
     max_delay_ms: int = 365 * 86_400_000
-    trash_ms: int = 0  # how long what was deleted or flushed can be had back; 0 = not at all
+    trash_ms: int = 0  # time in which a delete or flush can be undone; 0 = not at all
 
     def __post_init__(self) -> None:
-        """Raises InvalidType or InvalidValue for what no setting could be."""
+        """Raises InvalidType or InvalidValue for a value that no setting can have."""
         for count in ("max_items", "max_size_bytes", "max_item_size_bytes", "max_retries"):
             checks.whole_or_none(getattr(self, count), count, 1)
         for count in ("max_journal_size_bytes", "max_journal_overflow", "max_memory_size_bytes"):
@@ -162,7 +162,7 @@ class QueueConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything the server was told, in ms and bytes."""
+    """All settings of the server, in ms and bytes."""
 
     memcache: tuple[Address, ...] = (Address("127.0.0.1", 22133),)
     admin: Address | None = Address("127.0.0.1", 2223)  # None = no admin listener
@@ -174,9 +174,9 @@ class Config:
     jobs_sync_journal_ms: int | None = 1000  # as sync_journal_ms of queues
     jobs_min_replicate: int | None = None  # None = a default REPLICATE may come out as low as 1
     cluster_port: int | None = BUS_PORT_OF_CLIENTS  # of the bus between nodes; None = there is none, 0 = any free one
-    cluster_announce: Announce | None = None  # None = nodes find out where this one is
+    cluster_announce: Announce | None = None  # None = other nodes find out the address
     cluster_secret_file: str | None = None  # None = other nodes need no secret
-    cluster_secret: bytes = field(default=b"", repr=False)  # what it says
+    cluster_secret: bytes = field(default=b"", repr=False)  # content of cluster_secret_file
     cluster_tls: bool = False
     cluster_node_timeout_ms: int = 15_000
     admin_hosts: tuple[str, ...] = ()  # names by which its clients may call it
@@ -188,7 +188,7 @@ class Config:
     timeout_ms: int = 0  # 0 = an idle client may stay forever
     request_timeout_ms: int = 60_000
     expiration_timer_ms: int = 0  # 0 = no timer
-    sync_together: bool = False  # journals that are to be synced at the same time: the whole file system at once
+    sync_together: bool = False  # sync the whole file system when several journals are due at once
     max_open_reads: int = 1
     max_line_bytes: int = 8192
     max_memory_bytes: int | None = None  # of all queues together; None = unlimited
@@ -199,8 +199,8 @@ class Config:
     max_connections: int | None = None  # None = as many as there are descriptors for
     max_connections_per_ip: int | None = None  # None = unlimited
     insecure: bool = False  # other machines may connect although nobody has to log in
-    has_password: bool = False  # clients need one that is none of a user's: requirepass of a disque.conf
-    user: str | None = None  # None = whoever starts it
+    has_password: bool = False  # clients need the password of a disque.conf, requirepass
+    user: str | None = None  # None = the account that starts the server
     tls_certificate: str | None = None
     tls_key: str | None = None  # None = in the certificate's file
     tls_client_ca: str | None = None  # None = clients are not asked for certificates
@@ -216,7 +216,7 @@ class Config:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """Every place where it listens."""
+        """Every address that the server listens on, but for the cluster bus."""
         return (
             *self.memcache,
             *([self.admin] if self.admin is not None else []),
@@ -225,7 +225,7 @@ class Config:
         )
 
     def listener_of(self, address: Address) -> str:
-        """The field of the setting that names one of `addresses`."""
+        """Return the field of the setting that contains one of `addresses`."""
         if address == self.admin:
             return "admin"
         if address in (self.cache or ()):
@@ -234,15 +234,15 @@ class Config:
 
     @property
     def asks_for_certificates(self) -> bool:
-        """Whether nobody gets in by TLS who has no certificate."""
+        """True if TLS clients without a certificate are refused."""
         return self.tls_client_ca is not None and self.tls_client_certificate_required
 
     def problem(self, field: str, reason: str) -> ConfigProblem:
-        """A mistake found after reading, at the place where the field was set."""
+        """Describe a mistake found after reading, with the location at which the field was set."""
         return self.places.get(field, SourceLocation(self.source)).problem(reason)
 
     def exposed(self) -> Address | None:
-        """An address that other machines can reach and where nobody has to show who he is; None when there is none."""
+        """Return an address that other machines can reach without authentication; None if there is none."""
         if self.users or self.insecure or self.has_password:
             return None
         for address in self.addresses:
@@ -251,15 +251,15 @@ class Config:
         return None
 
     def exposed_bus(self, addresses: Iterable[Address]) -> Address | None:
-        """That one of the bus's addresses which other machines can reach, and where no node has to show who it is."""
+        """Return the first of the bus's addresses that other machines can reach without authentication, if any."""
         if self.insecure or self.cluster_secret or self.cluster_tls:
             return None
         return next((address for address in addresses if address.is_exposed), None)
 
     def for_queue(self, name: str) -> QueueConfig:
-        """The defaults, over them the parent's block, over it the child's own.
+        """Return a queue's settings: the defaults, overridden by the parent's block, then by the child's own.
 
-        A move into the queue's own family is none, so a default for all queues can name a queue.
+        A move into the queue's own family is ignored, so that a default for all queues can name a queue.
         """
         changes: dict[str, Any] = dict(block_for(self.queues, name))
         config = replace(self.defaults, **changes) if changes else self.defaults  # a copy is dear
@@ -271,7 +271,7 @@ class Config:
 
 
 def exposure_reason(address: Address) -> str:
-    """Why such an address is refused, and what to do."""
+    """Explain why an exposed address is refused, and what to do."""
     return (
         f"{address} is reachable from other machines without authentication: set users, use a loopback address, "
         "or pass --insecure"
@@ -279,7 +279,7 @@ def exposure_reason(address: Address) -> str:
 
 
 def bus_exposure_reason(address: Address, settings: str = "cluster.secret_file or cluster.tls") -> str:
-    """The same of the bus; `settings` are those that help."""
+    """Explain why an exposed address of the bus is refused; `settings` are those that prevent it."""
     return (
         f"{address.host} is reachable from other machines, and nodes would not have to show who they are: set "
         f"{settings}, use a loopback address, or pass --insecure"
@@ -287,7 +287,7 @@ def bus_exposure_reason(address: Address, settings: str = "cluster.secret_file o
 
 
 def queue_name_problem(name: str) -> str | None:
-    """Why no queue can have this name (latin-1 text), or None when one can."""
+    """Return the reason why no queue can have this name (latin-1 text), or None if it is valid."""
     if _PLAIN.fullmatch(name) and len(name) <= QUEUE_FILE_NAME_BYTES_MAX:
         return None
     if not name:
@@ -307,7 +307,7 @@ def queue_name_problem(name: str) -> str | None:
 
 
 def encode_queue_name(name: str) -> str:
-    """The name as a file name: all bytes but A-Za-z0-9_- as %XX. Raises UnicodeEncodeError if not latin-1."""
+    """Encode a name as a file name: all bytes but A-Za-z0-9_- as %XX. Raises UnicodeEncodeError if not latin-1."""
     if _PLAIN.fullmatch(name):
         return name
     quoted = re.sub(rb"[^A-Za-z0-9_-]", lambda byte: b"%%%02X" % byte[0][0], name.encode("latin-1"))
@@ -315,7 +315,7 @@ def encode_queue_name(name: str) -> str:
 
 
 def decode_queue_name(encoded: str) -> str:
-    """The name behind a file name. One that no queue made has an unusable name, or does not encode back."""
+    """Decode a file name. A foreign file gives an invalid queue name, or one that does not encode back."""
     if "%" not in encoded:
         return encoded
     return re.sub("%([0-9A-F]{2})", lambda code: chr(int(code[1], 16)), encoded)
@@ -326,5 +326,5 @@ def family_of(name: str) -> str:
 
 
 def block_for(queues: Mapping[str, Mapping[str, object]], name: str) -> Mapping[str, object]:
-    """What the blocks say about a queue: its parent's, and over it its own."""
+    """Return the settings in a queue's block, over those in its parent's."""
     return {**queues.get(family_of(name), {}), **queues.get(name, {})}

@@ -1,4 +1,4 @@
-"""A configuration as a file says it: every setting in force, with where its value comes from, to be read back."""
+"""A configuration as YAML text: every setting in force, with the source of its value as a comment"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -19,7 +19,7 @@ Places = Mapping[str, SourceLocation]
 
 
 def dump_config(config: Config) -> str:
-    """The text of a file that says the same."""
+    """Return the text of a configuration file with the same settings."""
     return "".join(f"{line}\n" for line in _lines(config))
 
 
@@ -63,7 +63,7 @@ def _origin(places: Places, field: str) -> str:
 
 
 def comment(text: str) -> str:
-    """A comment, which nothing in a path can end."""
+    """Make a comment that no character in a path can end."""
     return "# " + "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -83,7 +83,7 @@ def _user_lines(user: UserConfig) -> Iterator[str]:
 
 
 def _rights_lines(name: str, by_pattern: Sequence[tuple[str, Rights]], all_rights: Rights | None) -> Iterator[str]:
-    """Rights by pattern; `all_rights` are those that are written as one word."""
+    """Yield lines of rights by pattern; `all_rights` are those abbreviated to one word."""
     if by_pattern:
         yield f"{name}:"
     for pattern, rights in by_pattern:
@@ -94,6 +94,6 @@ def _rights_lines(name: str, by_pattern: Sequence[tuple[str, Rights]], all_right
 
 
 def _quoted(text: str) -> str:
-    """A text as YAML has it: plain where it can be."""
+    """Return a text as YAML, plain if possible."""
     dumped = yaml.safe_dump(text, default_flow_style=True, width=LINE_LETTERS_MAX, allow_unicode=True)
     return dumped.removesuffix("\n").removesuffix("\n...")

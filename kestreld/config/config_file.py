@@ -1,4 +1,4 @@
-"""Reading a configuration: YAML and `--set` in, one Config out, or a ConfigError naming every mistake and its place."""
+"""Reading of a configuration: YAML and `--set` become a Config, or a ConfigError with every mistake"""
 
 import difflib
 import graphlib
@@ -30,9 +30,9 @@ FILE_BYTES_MAX: Final = 1024**2
 
 
 def find_config_path(files: FileLayer, explicit: str | None, environ: Mapping[str, str]) -> str | None:
-    """The file to load: --config, $KESTRELD_CONFIG, the user's, the system's; None when there is none.
+    """Find the file to load: --config, $KESTRELD_CONFIG, the user's, the system's; None if there is none.
 
-    Raises ConfigError when one that was asked for does not exist.
+    Raises ConfigError if a file named explicitly does not exist.
     """
     for asked, path in (("--config", explicit), ("$KESTRELD_CONFIG", environ.get("KESTRELD_CONFIG") or None)):
         if path is not None:
@@ -46,16 +46,16 @@ def find_config_path(files: FileLayer, explicit: str | None, environ: Mapping[st
 
 
 def load_file(files: FileLayer, path: str | None, overrides: Sequence[str] = ()) -> Config:
-    """The configuration in a file, or the defaults (path None), under the overrides. Raises ConfigError."""
+    """Load the configuration in a file, or the defaults (path None), and apply the overrides. Raises ConfigError."""
     if path is None:
         return _Draft(files, BUILT_IN, overrides).finish()
     return load(_file_text(files, path), path, overrides, files)
 
 
 def load(text: str, source: str, overrides: Sequence[str] = (), files: FileLayer | None = None) -> Config:
-    """The configuration in a file's text, under `key=value` overrides. ConfigError lists every problem.
+    """Load a configuration from its text, and apply `key=value` overrides. Raises ConfigError with every problem.
 
-    `files` has the password files that the text names.
+    `files` is used to read the password files that the text names.
     """
     draft = _Draft(files or FileLayer(), source, overrides)
     draft.read_text(text)
@@ -79,9 +79,9 @@ def _file_text(files: FileLayer, path: str) -> str:
 
 
 class _Draft:
-    """A configuration being read: values by field, where each came from, and the problems so far.
+    """A configuration being read: values by field, the source of each, and the problems so far.
 
-    `queues[""]` holds the defaults for all queues.
+    `queues[""]` has the defaults for all queues.
     """
 
     def __init__(self, files: FileLayer, source: str, overrides: Sequence[str]) -> None:
@@ -92,12 +92,12 @@ class _Draft:
         self.users: dict[str, UserConfig] = {}
         self.queues: dict[str, dict[str, Any]] = {"": {}}
         self._places: dict[tuple[str, str], SourceLocation] = {}  # (queue, field) -> where it is set
-        self._problems: dict[ConfigProblem, None] = {}  # a set in order: aliases show one mistake many times
+        self._problems: dict[ConfigProblem, None] = {}  # an ordered set: aliases repeat a mistake
         self._bad_fields: set[str] = set()
-        self._is_whole = True  # False where a file was no YAML: what it says is unknown
+        self._is_whole = True  # False if a file was not YAML, so that its settings are unknown
 
     def finish(self) -> Config:
-        """Read the overrides and check what hangs together. Raises ConfigError."""
+        """Read the overrides, and check settings that depend on each other. Raises ConfigError."""
         for override in self.overrides:
             self._read_override(override)
         if "queue_path" not in self.values:
@@ -149,7 +149,7 @@ class _Draft:
             self._read_top(root)
 
     def _read_override(self, override: str) -> None:
-        """`a.b=value` is the mapping {a: {b: value}}, read over what is already there."""
+        """Read `a.b=value` as the mapping {a: {b: value}}, over the values read so far."""
         key, equals, text = override.partition("=")
         place = SourceLocation(f"--set {key}")
         if not equals:
@@ -240,7 +240,7 @@ class _Draft:
     def _problem(self, place: SourceLocation, reason: str) -> None:
         self._problems[place.problem(reason)] = None
 
-    # What settings mean together.
+    # Checks of settings that depend on each other.
 
     def _check_tls(self) -> None:
         admin = self.values.get("admin")
@@ -290,7 +290,7 @@ class _Draft:
                 self._check_retries(queue)
 
     def _check_retries(self, queue: str) -> None:
-        """An item past max_retries needs somewhere to go, and a place to go needs a number."""
+        """Check that max_retries and move_failed_to are set both or neither."""
         values = {**self.queues[""], **block_for(self.queues, queue)}
         missing = [name for name in ("max_retries", "move_failed_to") if values.get(name) is None]
         if len(missing) == 1 and not {"max_retries", "move_failed_to"} & self._bad_fields:
@@ -299,7 +299,7 @@ class _Draft:
             self._problem(place, f"{given} has no effect without {missing[0]}: set both or neither")
 
     def _check_circles(self, name: str) -> None:
-        """Items that move on must come to rest: no queue may send them, by others, to itself."""
+        """Check that no queue moves items to itself, directly or by way of others."""
         graph = self._moves(name)
         while circle := _circle(graph):
             places = {queue: self._origin(queue, name) for queue in circle}
@@ -310,7 +310,7 @@ class _Draft:
                 del graph[queue]
 
     def _moves(self, name: str) -> dict[str, list[str]]:
-        """Every queue that sends items on, and where they arrive: the queue named and its children."""
+        """Map every queue that moves items to their destinations: the queue named and its children."""
         queues = dict.fromkeys(queue for queue in self.queues if queue)
         queues |= dict.fromkeys(block[name] for block in self.queues.values() if block.get(name))
         children: dict[str, list[str]] = {}
@@ -325,13 +325,13 @@ class _Draft:
         return graph
 
     def _origin(self, queue: str, name: str) -> SourceLocation:
-        """Where the value that holds for a queue is set: by itself, its parent or for all."""
+        """Return where the value that applies to a queue is set: in its block, its parent's or for all."""
         owner = next(owner for owner in (queue, family_of(queue), "") if (owner, name) in self._places)
         return self._places[owner, name]
 
 
 def _circle(graph: Mapping[str, Sequence[str]]) -> list[str]:
-    """Queues that send items round, each to the next and the last to the first; empty when there are none."""
+    """Return queues that move items in a circle, each to the next and the last to the first; empty if there is none."""
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:

@@ -1,4 +1,4 @@
-"""What is configured for queues of jobs: `jobs.queues`, by patterns of their names."""
+"""Settings of job queues: `jobs.queues`, by patterns of queue names"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ DELAY_MS_MAX: Final = 36_500 * 86_400_000  # a century
 
 @dataclass(frozen=True, slots=True)
 class JobRule:
-    """For the queues whose names are like `pattern` (latin-1 text, as is `move_failed_to`).
+    """Settings of the job queues whose names match `pattern` (latin-1 text, as is `move_failed_to`).
 
-    `retry_delays_ms` has the delay of the first retry, of the second and so on, the last one for all that follow.
+    `retry_delays_ms` has the delay of each retry in order; the last one repeats.
     """
 
     pattern: str
@@ -43,7 +43,7 @@ class JobRule:
 
 @dataclass(frozen=True, slots=True)
 class JobRules:
-    """All of them; the first whose pattern fits a queue counts."""
+    """All rules, in order; the first whose pattern matches a queue applies."""
 
     rules: tuple[JobRule, ...] = ()
 
@@ -55,7 +55,7 @@ NO_JOB_RULES: Final = JobRules()
 
 
 def _quoted(name: str) -> str:
-    """As YAML has it. JSON would write a letter beyond the first 65,536 as two, which YAML does not put together."""
+    """Return a name as YAML. JSON writes characters beyond U+FFFF as two, which YAML does not combine."""
     letters = [
         letter if letter.isprintable() and letter not in '"\\' else f"\\U{ord(letter):08x}"
         for letter in as_people_write_it(name)
@@ -64,7 +64,7 @@ def _quoted(name: str) -> str:
 
 
 def job_rules(node: Node) -> JobRules:
-    """Read them. Raises BadValue."""
+    """Read the rules. Raises BadValue."""
     if node.kind is not Kind.MAPPING:
         raise unexpected(node, "a mapping of patterns of queue names to settings, such as {'mail.*': {max_retries: 5}}")
     return JobRules(tuple([_rule(pattern, entry.node) for pattern, entry in node.entries.items()]))

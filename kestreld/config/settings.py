@@ -1,6 +1,6 @@
-"""The one list of settings: what each is called, which field of a Config it fills and how its value is written.
+"""The list of all settings: name, field of Config, and syntax of each
 
-Reading, suggestions, stats, and what needs a restart all come from it.
+Reading, suggestions, stats, and the settings that need a restart are all derived from it.
 """
 
 import re
@@ -114,7 +114,7 @@ def _announce(node: Node) -> Announce:
 
 
 def _one_of(choices: type[Enum]) -> Parse:
-    """One of the values of an Enum, by its word."""
+    """Return a parser of an Enum's values."""
     expected = " or ".join(choice.value for choice in choices)
 
     def parse(node: Node) -> Enum:
@@ -142,12 +142,12 @@ def _account(node: Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: the guide's name, the field it fills and how it is written."""
+    """One setting: its name in the guide, the field it fills and the parser of its value."""
 
     name: str
     field: str
     parse: Parse
-    unset: str = ""  # the word for None, as null is; empty = there must be a value
+    unset: str = ""  # the word that, like null, means None; empty = a value is required
     per_queue: bool = False
     of_family: bool = False  # of the journal, which parent and children share: not for a child's block
     restart: bool = False  # a change takes effect at the next start
@@ -239,12 +239,12 @@ PLAIN_MS: Final = frozenset(
 
 
 def queue_setting_lines(config: QueueConfig) -> list[tuple[str, str]]:
-    """Every per-queue setting with its value, as the guide names and a configuration file writes them."""
+    """Return every per-queue setting with its value, by the guide's names and in a configuration file's syntax."""
     return [(name, written(setting, getattr(config, setting.field))) for name, setting in PER_QUEUE.items()]
 
 
 def written(setting: Setting, value: object) -> str:
-    """A value as a configuration file writes it, but for quotes."""
+    """Return a value in a configuration file's syntax, but for quotes."""
     if value is None:
         return setting.unset
     if setting.name == "tls.client_certificate":
@@ -275,7 +275,7 @@ def value_of(setting: Setting, node: Node) -> object:
 
 
 def place_of(key: str) -> str:
-    """Where a known setting stands, in words; empty for an unknown one."""
+    """Describe where in a file a known setting belongs; empty for an unknown one."""
     for group, settings in GROUPED.items():
         if key.removeprefix(f"{group}.") in settings:
             return f"under {group}"
@@ -285,7 +285,7 @@ def place_of(key: str) -> str:
 
 
 def needs_restart(old: Config, new: Config) -> list[str]:
-    """Names of the settings that differ but take effect only at the next start."""
+    """Return the names of settings that differ but take effect only at the next start."""
     changed = []
     for setting in SETTINGS:
         before, after = (config.defaults if setting.per_queue else config for config in (old, new))
@@ -299,7 +299,7 @@ def needs_restart(old: Config, new: Config) -> list[str]:
 
 
 def until_restart(running: Config, new: Config) -> Config:
-    """A new configuration with what takes effect only at the next start left as it is."""
+    """Return the new configuration with the running values of settings that need a restart."""
     kept: dict[str, Any] = {
         setting.field: getattr(running, setting.field)
         for setting in SETTINGS

@@ -1,7 +1,6 @@
-"""Sizes and durations as people write them, turned into bytes and milliseconds.
+"""Parsers of whole numbers, sizes and durations, such as 16MiB and 1h30m, as bytes and milliseconds
 
-Whole numbers only, without signs, underscores or leading zeros: what int() takes besides is a slip or another
-base.
+Numbers are without signs, underscores and leading zeros: other forms that int() accepts are probably mistakes.
 """
 
 import re
@@ -18,7 +17,7 @@ _DURATION_MS: Final = (86_400_000, 3_600_000, 60_000, 1_000, 1)
 
 
 def parse_whole_number(text: str) -> int:
-    """A plain number. Raises ValueError."""
+    """Parse a plain number. Raises ValueError."""
     match = _WHOLE.fullmatch(text)
     if match is None:
         raise ValueError("not a whole number")
@@ -26,7 +25,7 @@ def parse_whole_number(text: str) -> int:
 
 
 def parse_size_bytes(text: str) -> int:
-    """`1048576`, `64KiB`, `16MiB` or `2GiB`. Raises ValueError."""
+    """Parse `1048576`, `64KiB`, `16MiB` or `2GiB`. Raises ValueError."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError("not a size")
@@ -34,7 +33,7 @@ def parse_size_bytes(text: str) -> int:
 
 
 def parse_duration_ms(text: str, plain_unit_ms: int) -> int:
-    """`250ms`, `30s`, `1h30m` or `1d`; a plain number counts units of `plain_unit_ms`. Raises ValueError."""
+    """Parse `250ms`, `30s`, `1h30m` or `1d`; a plain number counts units of `plain_unit_ms`. Raises ValueError."""
     if _WHOLE.fullmatch(text):
         return _bounded(int(text) * plain_unit_ms)
     match = _DURATION.fullmatch(text)

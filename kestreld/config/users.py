@@ -1,4 +1,7 @@
-"""Who may log in and what for: the `users` of a configuration. Logging in itself is the server's."""
+"""Users and their rights, as configured: accounts, rights by pattern, and reading of both
+
+The server checks logins, see `server/accounts.py`.
+"""
 
 import difflib
 import re
@@ -17,10 +20,10 @@ SECRET_BYTES_MAX: Final = 4096
 
 
 class Right(Enum):
-    """What a user may do with the queues, or the keys of the cache, of a pattern.
+    """An operation that a user may be allowed on the queues, or the keys of the cache, that match a pattern.
 
-    ADMIN of all queues is the server's own commands, too, and every right on the cache. CREATE counts only where some
-    user has it by name: else whoever may put or get makes queues.
+    ADMIN on all queues includes the server's own commands and every right on the cache. CREATE is required only if
+    some user has it by name; otherwise PUT or GET is enough to create a queue.
     """
 
     PUT = "put"
@@ -33,7 +36,7 @@ class Right(Enum):
 
 
 class Thing(Enum):
-    """The kind of thing that a right is on."""
+    """Kind of object that a right applies to."""
 
     QUEUE = "queue"
     CACHE = "cache"  # a key of the cache
@@ -50,26 +53,26 @@ EVERYTHING: Final = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserConfig:
-    """Somebody who may log in: how he shows who he is, and what he may do then."""
+    """A user: credentials and rights."""
 
     name: str
     password: PasswordHash | None = None  # None = not by password
-    certificates: tuple[str, ...] = ()  # one of these is in his certificate; empty = not by certificate
+    certificates: tuple[str, ...] = ()  # names, one of which a certificate must have; empty = not by certificate
     rights: tuple[tuple[str, Rights], ...] = ()  # pattern of queue names (latin-1 text) -> rights; all that match count
     cache_rights: tuple[tuple[str, Rights], ...] = ()  # the same of keys
     job_rights: tuple[tuple[str, Rights], ...] = ()  # the same of queues of jobs
-    names_create: bool = False  # not only as one of all
-    password_file: str | None = field(default=None, compare=False)  # where the password is from
-    rate_bytes: int | None = None  # bytes a second, of all his connections in both directions; None = unlimited
+    names_create: bool = False  # has CREATE by name, not only by "all"
+    password_file: str | None = field(default=None, compare=False)  # source of the password
+    rate_bytes: int | None = None  # bytes a second, of all connections in both directions; None = unlimited
 
 
 def pattern_of(patterns: Iterable[str]) -> "re.Pattern[str]":
-    """One that matches the names of all these patterns: `*` stands for any characters."""
+    """Combine patterns into one regular expression for the whole name; `*` stands for any characters."""
     return re.compile("|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns) or "(?!)", re.S)
 
 
 def read_users(node: Node, files: FileLayer) -> tuple[dict[str, UserConfig], list[ConfigProblem]]:
-    """The users of a configuration by name, and what is wrong with them."""
+    """Return the users of a configuration by name, and the mistakes in their settings."""
     users: dict[str, UserConfig] = {}
     problems: list[ConfigProblem] = []
     if node.kind not in (Kind.MAPPING, Kind.NULL):
@@ -89,7 +92,7 @@ def read_users(node: Node, files: FileLayer) -> tuple[dict[str, UserConfig], lis
 
 
 class _User:
-    """A user being read."""
+    """A user while being read."""
 
     def __init__(self, name: str, entry: Entry, files: FileLayer) -> None:
         self.name = name
@@ -157,7 +160,7 @@ class _User:
         )
 
     def _read_password(self, node: Node) -> None:
-        # What stands there is never repeated: it may be a password where its hash belongs.
+        # The value is never repeated: it may be a password in the place of its hash.
         try:
             self._password = PasswordHash.parse(node.text if node.kind is Kind.TEXT else "")
         except ValueError as error:
@@ -199,7 +202,7 @@ class _User:
 
 
 def _patterns(node: Node, known: Rights, expected: str) -> list[tuple[str, Rights]]:
-    """Patterns and the rights, among `known` ones, on what they match."""
+    """Return patterns with the rights, among `known` ones, on names that match them."""
     if node.kind is not Kind.MAPPING or not node.entries:
         raise BadValue(node, f"expected a mapping of {expected}")
     return [(as_clients_send_it(pattern), _rights(entry.node, known)) for pattern, entry in node.entries.items()]

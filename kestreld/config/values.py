@@ -1,6 +1,6 @@
-"""How values are written in a configuration: a node becomes a number, a switch or a path, or is a BadValue.
+"""Parsers of configuration values: a node becomes a number, switch or path, or raises BadValue
 
-Ranges come from whoever owns the setting; which settings there are is not known here.
+Ranges are given by the caller; this module does not know the settings.
 """
 
 import posixpath
@@ -11,13 +11,13 @@ from typing import Final
 from kestreld.config.units import WHOLE_NUMBER_MAX, parse_duration_ms, parse_size_bytes, parse_whole_number
 from kestreld.config.yaml_tree import Kind, Node
 
-TIMER_MS_MAX: Final = 2**31 - 1  # what epoll_wait(2) takes: 24 days
+TIMER_MS_MAX: Final = 2**31 - 1  # the limit of epoll_wait(2): 24 days
 
 _SWITCH: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 class BadValue(Exception):
-    """A node does not hold what its setting takes."""
+    """A node's value is not valid for its setting."""
 
     def __init__(self, node: Node, reason: str) -> None:
         super().__init__(reason)
@@ -30,19 +30,19 @@ def unexpected(node: Node, expected: str) -> BadValue:
 
 
 def text_of(node: Node, expected: str) -> str:
-    """The text of a scalar that is neither a switch nor null. Raises BadValue, as all here do."""
+    """Return the text of a scalar that is neither a switch nor null. Raises BadValue, as all parsers here do."""
     if node.kind is not Kind.TEXT:
         raise unexpected(node, expected)
     return node.text
 
 
 def as_clients_send_it(text: str) -> str:
-    """A queue name in a file is UTF-8 as in most clients; the server reads the bytes of names as latin-1."""
+    """Convert a queue name from text to the form used in the server: its UTF-8 bytes, read as latin-1."""
     return text.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
 def as_people_write_it(name: str) -> str:
-    """The reverse of `as_clients_send_it`."""
+    """Reverse `as_clients_send_it`."""
     return name.encode("latin-1").decode("utf-8", "surrogatepass")
 
 
@@ -74,13 +74,13 @@ def size_bytes_from(lowest: int, highest: int = WHOLE_NUMBER_MAX) -> Callable[[N
 
 
 def seconds_from(lowest_ms: int, highest_ms: int = TIMER_MS_MAX) -> Callable[[Node], int]:
-    """Time in ms, by default for a timer; a plain number is seconds."""
+    """Return a parser of times in ms, by default for a timer; a plain number counts seconds."""
     expected = "a duration (seconds, or such as 250ms, 30s, 1h30m)"
     return number_from(expected, lambda text: parse_duration_ms(text, 1000), lowest_ms, highest_ms)
 
 
 def milliseconds_from(lowest_ms: int, highest_ms: int) -> Callable[[Node], int]:
-    """Time in ms, of which a plain number is a count."""
+    """Return a parser of times in ms; a plain number counts ms."""
     expected = "a duration (milliseconds, or such as 250ms, 30s, 1h30m)"
     return number_from(expected, lambda text: parse_duration_ms(text, 1), lowest_ms, highest_ms)
 
@@ -92,7 +92,7 @@ def switch(node: Node) -> bool:
 
 
 def sync_interval_ms(node: Node) -> int | None:
-    """`true` is 0, `false` None, a number the ms between syncs."""
+    """Parse a sync interval: `true` is 0, `false` None, a number the ms between syncs."""
     if node.kind is Kind.SWITCH:
         return 0 if switch(node) else None
     expected = "true, false, or a duration (milliseconds, or such as 250ms, 1s)"
@@ -108,7 +108,7 @@ def path_of(node: Node) -> str:
 
 
 def usable_path(text: str) -> str:
-    """The path with its ~ expanded. Raises ValueError with the reason."""
+    """Expand the ~ of a path. Raises ValueError with the reason."""
     if not text or re.search("[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]", text):
         raise ValueError("path must not be empty or contain control characters")
     expanded = posixpath.expanduser(text)

@@ -1,7 +1,7 @@
-"""YAML to a tree. Knows YAML only, no settings.
+"""YAML text as a tree of nodes with locations; knows no settings
 
-Duplicate keys, unusable keys and syntax errors become problems; aliases and merge keys are resolved. Scalars stay text:
-`1_000` and `0x10` are for the reader of the tree to refuse.
+Duplicate keys, unusable keys and syntax errors become problems; aliases and merge keys are resolved. Scalars stay
+text, so that the reader of the tree can refuse forms such as `1_000` and `0x10`.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ import yaml
 from kestreld.config.yaml_tree import Entry, Kind, Node, SourceLocation
 from kestreld.errors import ConfigProblem
 
-MERGED_ENTRIES_MAX: Final = 100_000  # aliases let a small file stand for an endless one
+MERGED_ENTRIES_MAX: Final = 100_000  # with aliases, a small file can have an unbounded number
 
 _YAML: Final = "tag:yaml.org,2002:"
 _MERGE: Final = f"{_YAML}merge"
@@ -28,7 +28,7 @@ _KINDS: Final = {f"{_YAML}{tag}": kind for kind, tags in _TAGS.items() for tag i
 
 
 def read_tree(text: str, source: str) -> tuple[Node | None, list[ConfigProblem]]:
-    """The tree of a file's text, None where nothing can be made of it, and what is wrong with it."""
+    """Return the tree of a file's text, None if it cannot be parsed, and the mistakes in it."""
     tree = _Tree(lambda mark: SourceLocation(source, mark.line + 1, mark.column + 1))
     try:
         loader = yaml.SafeLoader(text)
@@ -50,7 +50,7 @@ def read_tree(text: str, source: str) -> tuple[Node | None, list[ConfigProblem]]
 
 
 def read_value(text: str, place: SourceLocation) -> tuple[Node, list[ConfigProblem]]:
-    """The tree of a value given at one place. What is no YAML, such as `[::1]:22133`, is plain text."""
+    """Return the tree of a value given at one place. Text that is not YAML, such as `[::1]:22133`, is a scalar."""
     tree = _Tree(lambda _: place)
     try:
         root = yaml.SafeLoader(text).get_single_node()
@@ -60,7 +60,7 @@ def read_value(text: str, place: SourceLocation) -> tuple[Node, list[ConfigProbl
 
 
 class _Tree:
-    """Turns PyYAML's nodes into ours, each once however many aliases lead to it."""
+    """Converter of PyYAML's nodes to ours, each once however many aliases refer to it."""
 
     def __init__(self, place_of: Callable[[yaml.Mark], SourceLocation]) -> None:
         self.problems: list[ConfigProblem] = []
@@ -108,7 +108,7 @@ class _Tree:
                 self.problems.append(item.place.problem(f"<< requires a mapping or a list of mappings, not {item}"))
 
     def _merge(self, node: Node, other: Node) -> None:
-        """A mapping's own entries win over merged ones, the first merged over the later."""
+        """Add merged entries that are not set: a mapping's own entries win, then those merged first."""
         self._merged_entries += len(other.entries)
         if self._merged_entries <= MERGED_ENTRIES_MAX:
             for key, entry in other.entries.items():

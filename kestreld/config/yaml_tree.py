@@ -1,4 +1,4 @@
-"""A tree of nodes that know where they stand, so that a mistake can be shown in its place."""
+"""Tree of configuration nodes with their locations in the file, for messages about mistakes"""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -7,19 +7,19 @@ from kestreld.errors import ConfigProblem
 
 
 class Kind(Enum):
-    """What a node is, before anyone asks what it means."""
+    """Kind of a node, before its meaning is known."""
 
     TEXT = "text"
     SWITCH = "switch"
     NULL = "null"
     LIST = "list"
     MAPPING = "mapping"
-    OTHER = "other"  # a tag of someone's own
+    OTHER = "other"  # a non-standard tag
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SourceLocation:
-    """Where something stands; line and column from 1, 0 = not in a file."""
+    """Location in a source; line and column from 1, 0 = not in a file."""
 
     source: str
     line: int = 0
@@ -55,7 +55,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a mapping: where its key stands, and the value."""
+    """One entry of a mapping: its key's location, and the value."""
 
     place: SourceLocation
     node: Node
