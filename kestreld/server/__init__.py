@@ -1,1 +1,1 @@
-"""Connections and turns: the only room that knows the event loop."""
+"""Connections, turns, admission and the wire protocols; the only package that uses the event loop"""

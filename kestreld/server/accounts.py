@@ -1,4 +1,4 @@
-"""The users as the running server has them: what each may do, and whether a password is his."""
+"""Users of the running server: rights, rate limits, and password checks"""
 
 import hashlib
 import hmac
@@ -14,7 +14,7 @@ C = TypeVar("C", bound=ParsedCommands)
 
 
 class Meter:
-    """A number of bytes a second that may be used up. A second's worth may be saved up."""
+    """A rate limit in bytes a second; unused bytes are saved up for one second."""
 
     def __init__(self, clock: Clock, rate_bytes: int) -> None:
         self._clock = clock
@@ -26,7 +26,7 @@ class Meter:
         self._left_bytes -= size_bytes
 
     def wait_ms(self) -> int:
-        """How long until there is something left; 0 when there is."""
+        """Return the time until bytes may be used again, in ms; 0 = now."""
         now_ms = self._clock.monotonic_ms
         gained_bytes = (now_ms - self._at_ms) * self.rate_bytes // 1000
         if gained_bytes:
@@ -36,17 +36,17 @@ class Meter:
 
 
 class Account:
-    """A user. What protocols have checked for it is cached here, apart from everybody else's."""
+    """A user, with the commands that protocols have checked for them, which no other user shares."""
 
     def __init__(self, config: UserConfig, clock: Clock) -> None:
         self._commands: dict[str, ParsedCommands] = {}  # by protocol
         self.meter: Meter | None = None
         self._creates_by_right = False
-        self.known = b""  # the digest of the password that was right last; b"" = none yet
+        self.known = b""  # digest of the last correct password; b"" = none yet
         self.configure(config, clock)
 
     def configure(self, config: UserConfig, clock: Clock) -> None:
-        """What he may do from now on."""
+        """Set the user's rights and rate limit."""
         self.config = config
         self.is_admin = any(Right.ADMIN in rights and pattern == EVERYTHING for pattern, rights in config.rights)
         granted: dict[Thing, Sequence[tuple[str, Rights]]] = {
@@ -80,48 +80,48 @@ class Account:
         self.forget_commands()
 
     def create_by_right(self, by_right: bool) -> None:
-        """Whether he may make a queue only by the right to, not by that to put or get."""
+        """Set if creating a queue requires the right CREATE; otherwise a right to put or get is enough."""
         if by_right != self._creates_by_right:
             self._creates_by_right = by_right
             self.forget_commands()
 
     def may_create(self, queue: str) -> bool:
-        """Beside putting or getting there."""
+        """Return True if the user, who may put or get on this queue, may also create it."""
         return not self._creates_by_right or self.may(Right.CREATE, queue)
 
     def may(self, right: Right, name: str, thing: Thing = Thing.QUEUE) -> bool:
-        """Whether it has this right on the thing of that name."""
+        """Return True if the user has this right on the thing of that name."""
         return self._may[thing, right].fullmatch(name) is not None
 
     def may_all(self, right: Right, thing: Thing) -> bool:
-        """Whether it has this right on everything of the kind."""
+        """Return True if the user has this right on everything of the kind."""
         return (thing, right) in self._may_all
 
     def sees(self, queue: str, thing: Thing = Thing.QUEUE) -> bool:
-        """Whether he may know of a queue: he has some right on it."""
+        """Return True if the user has any right on a queue, and may therefore know of it."""
         return self._seen[thing].fullmatch(queue) is not None
 
     def commands(self, protocol: str, new: Callable[[], C]) -> C:
-        """What a protocol has parsed and checked for this account: one cache, made by `new`."""
+        """Return this account's cache of a protocol's parsed and checked commands, made by `new` if missing."""
         return cast(C, self._commands.setdefault(protocol, new()))
 
     def forget_commands(self) -> None:
-        """What a command means, or whether it is allowed, may have changed."""
+        """Empty the caches: the meaning of a command, or the right to it, may have changed."""
         for parsed in self._commands.values():
             parsed.clear()
 
 
 class Accounts:
-    """Every user, by name and by the name in a certificate.
+    """All users, by name and by the name in a certificate.
 
-    A password that was right once is recognised at once afterwards, by a digest under a key that only this process
-    has. All others take a tenth of a second, which is `slowly`'s.
+    A password that was correct once is recognised at once afterwards, by a digest under a key of this process only.
+    Any other takes a tenth of a second, in the CPU worker.
     """
 
     def __init__(self, clock: Clock, key: bytes) -> None:
         self._clock = clock
         self._key = key
-        self.revision = 0  # of who may do what; rises with every reload
+        self.revision = 0  # of users and rights; increases with every reload
         self.by_name: dict[bytes, Account] = {}
         self._by_certificate: dict[str, Account] = {}
 
@@ -129,7 +129,7 @@ class Accounts:
         return bool(self.by_name)
 
     def configure(self, users: Mapping[str, UserConfig]) -> list[Account]:
-        """Make these the users; those who have to log in again, since they are none any more or are somebody else."""
+        """Set the users; returns the accounts that must log in again: users removed, or with new credentials."""
         self.revision += 1
         changed = []
         for name in [name for name in self.by_name if name.decode() not in users]:
@@ -154,24 +154,27 @@ class Accounts:
         return changed
 
     def forget_commands(self) -> None:
-        """What a command line means may have changed."""
+        """Empty the caches of all accounts: the meaning of a command line may have changed."""
         for account in self.by_name.values():
             account.forget_commands()
 
     def of_certificate(self, names: set[str]) -> Account | None:
-        """Whose certificate has these names; None where it is nobody's or more than one user's."""
+        """Return the account with these names in its certificate; None if there is none or more than one."""
         found = {id(account): account for name in names if (account := self._by_certificate.get(name)) is not None}
         return next(iter(found.values())) if len(found) == 1 else None
 
     def recognise(self, name: bytes, password: bytes) -> Account | None:
-        """The user, if this password has been right before."""
+        """Return the account if this password has been correct before, else None."""
         account = self.by_name.get(name)
         if account is None or not account.known:
             return None
         return account if hmac.compare_digest(account.known, self._digest(name, password)) else None
 
     def compare(self, name: bytes, password: bytes) -> tuple[Callable[[], bool], Callable[[bool], Account | None]]:
-        """What takes long, for another thread; and what to do with its result: who it is, None where it is wrong."""
+        """Return a slow check of the password, for a thread, and a function of its result.
+
+        The function returns the account, or None if the password is wrong.
+        """
         account = self.by_name.get(name)
         kept: PasswordHash = (account.config.password if account is not None else None) or NOBODYS
 

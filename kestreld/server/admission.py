@@ -1,7 +1,7 @@
-"""Between accept and session: the TLS handshake, the login, and who is counted against what.
+"""Admission of connections: limits per address, TLS, login, and the accounts of sessions
 
-A plain connection that need not log in passes without any of this. Whoever is admitted is a session like any
-other afterwards: what is special about it is in its connection (TLS, meter) and its parser (rights).
+A plain connection that need not log in passes through none of this. Once admitted, every client is an ordinary
+session: what differs is in its connection (TLS, meter) and its parser (rights).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ COMPLAINTS_EVERY_MS: Final = 10_000
 
 
 class Admission(HandshakeHost):
-    """Who is on the way in, and who has come in."""
+    """Handshakes in progress, and the accounts of the sessions admitted."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Admission(HandshakeHost):
         self._complained_at_ms = -COMPLAINTS_EVERY_MS
 
     def configure(self, config: Config, context: ssl.SSLContext | None) -> None:
-        """Apply these users and certificates. Sessions whose credentials are no longer valid are closed."""
+        """Apply users and certificates. Sessions whose credentials are no longer valid are closed."""
         had_users = bool(self.accounts)
         self.context = context
         changed = {id(account) for account in self.accounts.configure(config.users)}
@@ -53,24 +53,24 @@ class Admission(HandshakeHost):
                 self._show_out(session)
 
     def account_of(self, session: Session) -> Account | None:
-        """Who has logged in there; None = nobody had to."""
+        """Return the account of a session; None if no login was required."""
         return self._inside.get(session)
 
     def _show_out(self, session: Session) -> None:
-        """Hang up once the answers are out."""
+        """Disconnect a session once its replies are sent."""
         session.handler.closing = True
         self.turn.outgoing.append(session)
 
     # Coming in
 
     def is_open(self, policy: ListenerPolicy) -> bool:
-        """Whether whoever connects there is let in as he is."""
+        """Return True if the listener's clients become sessions without any check."""
         if policy.is_trusted or policy.is_tls or self.accounts:
             return False
         return self.state.collection.config.max_connections_per_ip is None
 
     def enter(self, connection: Connection, peer: str, policy: ListenerPolicy) -> None:
-        """Somebody has connected. `peer` is his IP address, "" on a Unix socket."""
+        """Admit a new connection or refuse it. `peer` is the client's IP address, "" on a Unix socket."""
         allowed = self.state.collection.config.max_connections_per_ip
         if allowed is not None and peer:
             if self._by_ip.get(peer, 0) >= allowed:
@@ -161,10 +161,10 @@ class Admission(HandshakeHost):
             origin_of(peer), lambda: is_wanted() and compare(), lambda fits: done(conclude(fits))
         )
 
-    # Looking after those who are on the way in
+    # Handshakes in progress
 
     def cut_off_the_slow(self, now_ms: int) -> None:
-        """Whoever has not logged in within the time for one command may not go on trying."""
+        """Disconnect clients that have not logged in within `request_timeout`."""
         patience_ms = self.state.collection.config.request_timeout_ms
         for handshake in list(self.handshakes.values()):
             if patience_ms and now_ms - handshake.since_ms >= patience_ms:
@@ -177,14 +177,14 @@ class Admission(HandshakeHost):
             report(reason)
 
     def close(self) -> None:
-        """Nobody comes in any more."""
+        """Disconnect clients that have not logged in yet."""
         for handshake in list(self.handshakes.values()):
             handshake.leave()
 
 
 def turn_away(connection: Connection, policy: ListenerPolicy) -> None:
-    """There is no room for it."""
+    """Refuse a connection that exceeds a limit."""
     with suppress(OSError):  # it may have gone already
-        if not policy.is_tls:  # which would not understand
+        if not policy.is_tls:  # a TLS client would not understand it
             connection.send(policy.protocol.refusal("too many connections"))
     connection.close()

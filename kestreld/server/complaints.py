@@ -1,4 +1,4 @@
-"""Log lines about others, who must not be able to fill the log."""
+"""Rate-limited log lines about other hosts, which must not be able to fill the log"""
 
 from collections.abc import Callable
 from typing import Final
@@ -10,7 +10,7 @@ SUBJECTS_MAX: Final = 100
 
 
 class Complaints:
-    """Reports the same thing about the same subject once a minute, and nothing new about more than SUBJECTS_MAX."""
+    """Log lines limited to one per subject and minute, and to SUBJECTS_MAX subjects."""
 
     def __init__(self, clock: Clock, report: Callable[[str], None]) -> None:
         self._clock = clock
@@ -18,7 +18,7 @@ class Complaints:
         self._said_at_ms: dict[str, int] = {}
 
     def complain(self, subject: str, reason: str) -> None:
-        """Log that line, unless one about `subject` was logged within the last minute."""
+        """Log `reason`, unless a line about `subject` was logged within the last minute."""
         now_ms = self._clock.monotonic_ms
         at_ms = self._said_at_ms.get(subject)
         if at_ms is not None and now_ms - at_ms < EVERY_MS:

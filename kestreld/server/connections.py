@@ -1,4 +1,4 @@
-"""Connections with something about them. A session takes them like a plain socket's."""
+"""Connections with a callback, input to reread or a rate limit, which sessions use like plain sockets"""
 
 import asyncio
 from collections.abc import Callable
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def _nobody_asks() -> None:
-    """In the place of whoever is told that a connection is closed."""
+    """Do nothing: there is nobody to tell that a connection is closed."""
 
 
 class HeldConnection:
-    """A connection that says when it is closed. Receiving and sending take no detour."""
+    """A connection that calls `closed` when it is closed. Receiving and sending cost nothing extra."""
 
     def __init__(self, connection: Connection, closed: Callable[[], object] = _nobody_asks) -> None:
         self._connection = connection
@@ -35,7 +35,7 @@ class HeldConnection:
 
 
 class RereadConnection:
-    """A connection of which something has been read already: that comes first."""
+    """A connection some of whose input has been read already, and is received first."""
 
     def __init__(self, connection: Connection, rest: bytes) -> None:
         self._connection = connection
@@ -53,7 +53,7 @@ class RereadConnection:
 
 
 class MeteredConnection:
-    """A connection that is not read from while its user has used up his bytes."""
+    """A connection that is not read while its user has used up their bytes."""
 
     def __init__(self, connection: Connection, meter: Meter, turn: "Turn", loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
@@ -66,13 +66,13 @@ class MeteredConnection:
         self.fileno = connection.fileno
 
     def recv(self, size_bytes: int, /) -> bytes:
-        # While it is paused only a hang-up leads here.
+        # While it is paused, only a hang-up causes a call.
         if not self._is_paused and (wait_ms := self._meter.wait_ms()):
             self._is_paused = True
             self._turn.poller.modify(self.fileno(), 0)
             self._loop.call_later(wait_ms / 1000, self._go_on)
             raise BlockingIOError
-        data = self._connection.recv(min(size_bytes, READ_BYTES))  # no more than that beyond what he has
+        data = self._connection.recv(min(size_bytes, READ_BYTES))  # the user's bytes are exceeded by one read at most
         self._meter.spend(len(data))
         return data
 

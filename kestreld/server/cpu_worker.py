@@ -1,4 +1,4 @@
-"""CPU-bound work in a thread that releases the GIL meanwhile."""
+"""One thread for CPU-bound work that releases the GIL: password checks"""
 
 import asyncio
 import ipaddress
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 JOBS_MAX: Final = 64  # of one origin
-NETWORK_BITS: Final = 64  # of an IPv6 address: behind them one machine has as many addresses as it likes
+NETWORK_BITS: Final = 64  # of an IPv6 address: one machine may use any of those with the same prefix
 
 Job = tuple[Callable[[], bool], Callable[[bool], None]]
 
@@ -16,8 +16,8 @@ Job = tuple[Callable[[], bool], Callable[[bool], None]]
 class CpuWorker:
     """A thread for CPU-bound work that releases the GIL: comparing passwords.
 
-    One, so that those who ask for much of it wait for one another and nobody else for them. Turns go by where they come
-    from: one comparison for each origin, then the next of each.
+    It is one thread, so that heavy users of it delay only each other. Origins take turns: one job of each, then the
+    next of each.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -27,7 +27,7 @@ class CpuWorker:
         self._is_busy = False
 
     def run(self, origin: str, work: Callable[[], bool], done: Callable[[bool], None]) -> bool:
-        """Have `work` done and `done` told on the loop. False when too much of this origin waits already."""
+        """Run `work` in the thread, then `done` on the loop. Returns False if too many jobs of this origin wait."""
         jobs = self._waiting.setdefault(origin, deque())
         if len(jobs) >= JOBS_MAX:
             return False
@@ -56,14 +56,14 @@ class CpuWorker:
         self._loop.run_in_executor(self._executor, work).add_done_callback(finished)
 
     def stop(self) -> None:
-        """Nothing that has not begun is begun any more."""
+        """Drop all jobs that have not begun."""
         self._waiting.clear()
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 def origin_of(address: str) -> str:
-    """Whose turn it is, by a client's IP address; "" on a Unix socket."""
+    """Return the origin that a client's IP address counts as, for IPv6 its network; "" on a Unix socket."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

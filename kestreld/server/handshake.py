@@ -1,4 +1,4 @@
-"""A connection whose client has not shown yet who it is: the TLS handshake, then the protocol's login."""
+"""A connection before its session: the TLS handshake, then the protocol's login"""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -17,11 +17,11 @@ from kestreld.tls import TlsConnection
 RECEIVE_BYTES: Final = 16384  # a TLS record
 WRONG_TRIES_MAX: Final = 3
 LAST_ANSWER_DELAY_S: Final = 1.0
-LEAVE_S: Final = 2.0  # how long a client that was hung up on may take to see it
+LEAVE_S: Final = 2.0  # time for a client to notice the end of its connection
 
 
 class ListenerPolicy:
-    """How one listener lets people in: `trusted` is a socket that only this account can open."""
+    """Admission rules of a listener; `is_trusted`: only this account and root can open its socket."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ListenerPolicy:
 
 
 class HandshakeHost(ABC):
-    """Who handshakes are made by, and what becomes of them."""
+    """Owner of the handshakes, which makes sessions of them and checks their passwords."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, turn: Turn, state: ServerState, accounts: Accounts) -> None:
         self.loop = loop
@@ -60,15 +60,15 @@ class HandshakeHost(ABC):
 
     @abstractmethod
     def admit_anybody(self, connection: Connection, policy: ListenerPolicy) -> None:
-        """Make a session of it: nobody has to log in."""
+        """Make a session of a connection: no login is required."""
 
     @abstractmethod
     def admit_unknown(self, connection: Connection, policy: ListenerPolicy, peer: str) -> None:
-        """Make a session of it in which its client logs in."""
+        """Make a session of a connection, in which its client must log in."""
 
     @abstractmethod
     def admit(self, connection: Connection, policy: ListenerPolicy, account: Account | None, rest: bytes = b"") -> None:
-        """Make a session of it, `account` None = trusted. `rest` is what its client has sent beyond the login."""
+        """Make a session of a connection, `account` None = trusted. `rest` is input received after the login."""
 
     @abstractmethod
     def authenticate(
@@ -79,18 +79,18 @@ class HandshakeHost(ABC):
         is_wanted: Callable[[], bool],
         done: Callable[[Account | None], None],
     ) -> bool:
-        """Tell `done` whose password it is, None = nobody's: now, or once it has been compared in the worker.
+        """Call `done` with the account that has the password, None = none: now, or after a check in the worker.
 
-        False when too many logins of this origin wait already.
+        Returns False if too many logins of this origin are waiting.
         """
 
     @abstractmethod
     def complain(self, report: Callable[[str], None], reason: str) -> None:
-        """Log it, unless something of the kind was logged just now: who knocks must not fill the log."""
+        """Log a reason, unless one was logged just now: clients must not be able to fill the log."""
 
 
 class Handshake:
-    """On the poller until it becomes a session. `since_ms` is when it began: there is a time-out."""
+    """A connection on the poller until it becomes a session. `since_ms` is the start of its time-out."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Handshake:
         self._wrong_tries = 0
         self._is_waiting = False  # for a password to be compared, or for the last answer to leave
         self._is_over = False
-        self._is_leaving = False  # all is said; what the client still sends is thrown away
+        self._is_leaving = False  # the output has ended; further input is discarded
         self._interest = net.READ
 
     def begin(self) -> None:
@@ -122,7 +122,7 @@ class Handshake:
         self.host.over(self)
 
     def leave(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if not self._is_over:
             self._end()
             self.connection.close()
@@ -133,7 +133,7 @@ class Handshake:
             self.host.turn.poller.modify(self.fd, interest)
 
     def readable(self) -> None:
-        """Something has happened on the connection."""
+        """Handle an event of the connection."""
         if self._is_waiting:  # not polled for input: it is broken
             self.leave()
             return
@@ -155,7 +155,7 @@ class Handshake:
         self._go_on()
 
     def _shake_hands(self, secured: TlsConnection) -> bool:
-        """Whether there is more to do than wait."""
+        """Continue the TLS handshake; returns True once it is done, if the login continues here."""
         try:
             wanted = secured.shake_hands()
         except OSError:
@@ -180,7 +180,7 @@ class Handshake:
         return not self._is_over
 
     def _hang_up(self) -> None:
-        """Leave, but not with input unread: the connection would break before the client has read what is wrong."""
+        """Leave without unread input, with which the connection would break before the client has the answer."""
         self._is_leaving, self._is_waiting = True, False
         self._login.rest = b""
         self._watch(net.READ)
@@ -194,7 +194,7 @@ class Handshake:
     # The login
 
     def _go_on(self) -> None:
-        """Answer what has been received, up to a login that takes long to look into."""
+        """Answer the input received, up to a login that takes long to check."""
         while not (self._is_waiting or self._is_over or self._is_leaving):
             step = self._login.next_step()
             if step is None:
@@ -226,12 +226,12 @@ class Handshake:
             self._admit(account)
 
     def _may_try_again(self, name: bytes) -> bool:
-        """Answer a wrong password; whether that was not the last try."""
+        """Answer a wrong password; returns True if the client may try again."""
         self.host.state.stats.failed_logins += 1
         self._wrong_tries += 1
         if self._wrong_tries < WRONG_TRIES_MAX:
             return self._say(self._login.wrong)
-        # It hears of it late, and has to connect again.
+        # The answer is delayed, and the client has to connect again.
         self._is_waiting = True
         self.host.complain(
             self.policy.report, f"{self._wrong_tries} wrong passwords from {self.peer}, last for {name!r}"
@@ -244,7 +244,7 @@ class Handshake:
         self.host.admit(self.connection, self.policy, account, self._login.rest)
 
     def _say(self, answer: bytes, *, closes: bool = False) -> bool:
-        """Answer. Whoever does not take a line as short as that has to go; False when that is so."""
+        """Send an answer; returns False if the client does not take so short a line at once, and is disconnected."""
         if self._is_over or self._is_leaving:
             return False
         try:

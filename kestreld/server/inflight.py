@@ -1,8 +1,8 @@
-"""Large items that have begun to arrive and not ended: how much of them is held, and who is read when that is too much.
+"""Memory limit for partly received large items, and the choice of the sessions read above it
 
-Below the bound everybody is read. From there on one item is, to its end: the oldest whose client keeps sending. Others
-wait, unless their clients send nothing: of a session that waits some input is always there. So those that are waited
-for make progress, also with items larger than the bound, and `request_timeout` is there for whoever sends nothing.
+Below the limit every session is read. Above it one item is read to its end: the oldest whose client keeps sending.
+Other sessions wait, but not those whose clients send nothing: a session that waits always has input. So the items that
+others wait for make progress, even those larger than the limit, and `request_timeout` ends clients that send nothing.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -13,11 +13,11 @@ from kestreld.server.command_handler import DATA_READ_BYTES
 if TYPE_CHECKING:
     from kestreld.server.session import Session
 
-STALLED_MS: Final = 1000  # who has sent nothing for so long does not keep sending
+STALLED_MS: Final = 1000  # a client that has sent nothing for this time no longer keeps sending
 
 
 class _Item:
-    """What is held of one."""
+    """Bytes held of one item, and the time of its last read."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
@@ -25,23 +25,23 @@ class _Item:
 
 
 class Inflight:
-    """The unfinished items of all sessions that are larger than what is always read, the oldest first."""
+    """Unfinished items of all sessions that are larger than the data always read, the oldest first."""
 
     def __init__(self, clock: Clock, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.held_bytes = 0
-        self._abandoned_bytes = 0  # of items that went with their sessions, since somebody last took note
+        self._abandoned_bytes = 0  # of items dropped with their sessions since `take_note`
         self._clock = clock
         self._items: dict[Session, _Item] = {}
         self._waiting: set[Session] = set()
-        self._chosen: Session | None = None  # the one that is read although there is no room
+        self._chosen: Session | None = None  # the one that is read above the limit
 
     def configure(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.go_on()
 
     def may_read(self, session: "Session", held_bytes: int) -> bool:
-        """Whether to read more of an item that `held_bytes` are held of. If not, its session is told when."""
+        """Return True if more of an item may be read, of which `held_bytes` are held; else `resume` follows."""
         item = self._items.get(session)
         if item is None:
             item = self._hold(session, held_bytes)
@@ -57,7 +57,7 @@ class Inflight:
         return True
 
     def was_read(self, session: "Session", held_bytes: int) -> None:
-        """So much is held of this session's item now."""
+        """Note that `held_bytes` of this session's item are held now."""
         self._hold(session, held_bytes)
 
     def _hold(self, session: "Session", held_bytes: int) -> _Item:
@@ -68,19 +68,19 @@ class Inflight:
         return item
 
     def abandoned(self, session: "Session") -> None:
-        """Its item goes with it, if there is one."""
+        """Drop a session's item, if there is one, when the session ends."""
         item = self._items.get(session)
         if item is not None:
             self._abandoned_bytes += item.held_bytes
             self.finished(session)
 
     def take_note(self) -> int:
-        """How much memory of abandoned items is free since the last time."""
+        """Return the bytes of abandoned items freed since the last call."""
         freed_bytes, self._abandoned_bytes = self._abandoned_bytes, 0
         return freed_bytes
 
     def finished(self, session: "Session") -> None:
-        """Its item has been read to the end."""
+        """Forget an item that has been read to its end."""
         item = self._items.pop(session, None)
         if item is not None:
             self.held_bytes -= item.held_bytes
@@ -90,7 +90,7 @@ class Inflight:
             self.go_on()
 
     def go_on(self) -> None:
-        """Have sessions that wait be read again, the oldest first, as far as there is room. Once a second at least."""
+        """Resume waiting sessions, the oldest first, as far as there is memory. Called at least once a second."""
         now_ms = self._clock.monotonic_ms
         if not self._waiting:
             return
@@ -102,7 +102,7 @@ class Inflight:
             self._choose(next(session for session in self._items if session in self._waiting))
 
     def is_waiting(self, session: "Session") -> bool:
-        """Whether it is not read for want of room."""
+        """Return True if the session is not read because of the limit."""
         return session in self._waiting
 
     def _oldest_sending(self, current: "Session") -> "Session":

@@ -1,4 +1,4 @@
-"""Listeners, and that of the data port: it makes sessions of connections, as many as there are descriptors for."""
+"""Listening sockets of the event loop, and the data ports', which makes sessions of connections"""
 
 import errno
 from abc import ABC, abstractmethod
@@ -16,12 +16,12 @@ from kestreld.server.wire_protocol import WireProtocol
 
 ACCEPTS_A_TURN: Final = 64
 COMPLAINTS_EVERY_MS: Final = 60_000
-TRUSTED_MORE: Final = 8  # so many more connections than there may be are let in where only the operator can be
+TRUSTED_MORE: Final = 8  # connections beyond the limit, on sockets that only the operator can open
 OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class BoundListener(ABC):
-    """One bound address. Pauses instead of spinning when descriptors run out, until it is told to resume."""
+    """A listener at one address. It pauses until `resume` when descriptors run out."""
 
     def __init__(self, bound: ListeningSocket, turn: Turn, *, is_tls: bool) -> None:
         self.bound = bound
@@ -33,18 +33,18 @@ class BoundListener(ABC):
 
     @abstractmethod
     def receive(self, connection: Connection) -> None:
-        """Let this one in, or turn it away."""
+        """Admit a connection or refuse it."""
 
     @abstractmethod
     def complain(self, reason: str) -> None:
-        """Say why somebody does not get in, now and then: a flood of connections must not become one of log lines."""
+        """Log the reason why a client is refused, at a limited rate: many connections must not fill the log."""
 
     def connections(self) -> int:
-        """How many it has beside sessions and those that become some."""
+        """Number of connections of this listener that are neither sessions nor handshakes."""
         return 0
 
     def readable(self) -> None:
-        """Accept what is waiting, some of it per turn."""
+        """Accept waiting connections, a limited number per turn."""
         for _ in range(ACCEPTS_A_TURN):
             try:
                 connection = self.bound.accept()
@@ -63,30 +63,30 @@ class BoundListener(ABC):
             self._turn.poller.unregister(self.bound.fileno())
 
     def hold(self) -> None:
-        """Accept nobody before `let_in`; whoever connects meanwhile waits."""
+        """Accept no connections until `let_in`; clients wait meanwhile."""
         self._is_held = True
         self._pause()
 
     def let_in(self) -> None:
-        """Accept those who wait, and whoever comes."""
+        """Accept connections again, those that wait first."""
         self._is_held = False
         self.resume()
 
     def resume(self) -> None:
-        """Once a second: accept again."""
+        """Accept connections again after a pause; called once a second."""
         if self._is_paused and not self._is_held:
             self._is_paused = False
             self._turn.poller.register(self.bound.fileno(), net.READABLE)
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Stop listening."""
         self._pause()
         self._turn.acceptors.pop(self.bound.fileno(), None)
         self.bound.close()
 
 
 class Listener(BoundListener):
-    """The data port at one address."""
+    """A data port at one address."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Listener(BoundListener):
             admission.enter(connection, self.bound.peer, policy)
 
     def _connections_max(self) -> int:
-        """How many connections there may be, of all listeners together."""
+        """Limit of connections, counted over all listeners."""
         wanted = self._state.collection.config.max_connections
         allowed = self._descriptors.connections_max
         allowed = allowed if wanted is None else min(wanted, allowed)

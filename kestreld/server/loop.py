@@ -1,7 +1,7 @@
-"""The event loop of kestreld: asyncio's own, but what it waits on is the data port's poller.
+"""asyncio's event loop on the poller of the data ports: turns run between its own rounds
 
-One system call waits for both. What is ready on the data port is carried out there and then, turn after turn; asyncio
-has its round when something of its own is ready or due.
+One system call waits for both. Events of the data ports are handled at once, turn after turn; asyncio has its round
+when something of its own is ready or due.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ Ts = TypeVarTuple("Ts")
 
 
 class TurnSelector(EpollSelector):
-    """What asyncio waits on. Its epoll object is one descriptor of the poller's."""
+    """The selector of asyncio, whose epoll object is one descriptor of the poller."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
-        self.asked = False  # a turn has left something to asyncio
+        self.asked = False  # a turn has scheduled something on asyncio's loop
         self._clock = clock
         self._poller: Poller | None = None
         self._turn: Turn = lambda events: None
@@ -38,7 +38,7 @@ class TurnSelector(EpollSelector):
         self._poller = None
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
-        """Run turns until something is ready for asyncio, or a turn has left it something, or `timeout` s are over."""
+        """Run turns until asyncio has something ready, a turn has called its loop, or `timeout` s have passed."""
         if self._poller is None:
             return super().select(timeout)
         poll, turn, clock, own = self._poller.poll, self._turn, self._clock, self.fileno()
@@ -67,7 +67,7 @@ class TurnLoop(asyncio.SelectorEventLoop):
         super().__init__(self._turns)
 
     def run_turns(self, poller: Poller, turn: Turn) -> None:
-        """Call `turn` whenever something on the poller is ready, with what that is; it reads the clock."""
+        """Call `turn` with the poller's events whenever there are any; `turn` reads the clock."""
         self._turns.run_turns(poller, turn)
 
     def end_turns(self) -> None:

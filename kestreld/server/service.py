@@ -1,4 +1,9 @@
-"""The running server: its turn, its timers, reload and shutdown, between an event loop and the queues."""
+"""The running server: turns, timers, long work in slices, reload and shutdown on one event loop
+
+Turns come first. All long work together runs in slices of 2 ms between them, each of which ends with a commit. A
+reload with a bad configuration changes nothing. A shutdown runs the commands received so far, ends all waits, and
+gives clients two seconds to read their replies.
+"""
 
 import asyncio
 import ssl
@@ -37,16 +42,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAINTENANCE_MS: Final = 1000
-SLICE_US: Final = 2000  # long work gives way to a turn after this
+SLICE_US: Final = 2000  # longest time that long work delays a turn
 SLICE_PAUSE_S: Final = 0.001
-STOP_US: Final = 4_000_000  # a stop leaves undone what it has not come to by then
-LAST_WORDS_MS: Final = 2000  # how long a shutdown waits for clients to read their answers
+STOP_US: Final = 4_000_000  # a stop takes no longer, and leaves the rest undone
+LAST_WORDS_MS: Final = 2000  # time for clients to read their replies at a shutdown
 WORTH_GIVING_BACK_BYTES: Final = 1 << 24
-LEAVE_MS: Final = 2000  # how long a client that was hung up on may take to see it
+LEAVE_MS: Final = 2000  # time for a client to notice the end of its session
 
 
 class Service:
-    """kestreld from the first listener to the last reply."""
+    """A server from its first listener to its last reply."""
 
     def __init__(
         self,
@@ -65,8 +70,8 @@ class Service:
     ) -> None:
         """`login_key` is a random secret of this process.
 
-        `report` is told what somebody should look into, `note` what has been done as asked. `inflight_bytes` are what
-        unfinished items may hold where the configuration does not say. `tidy` is called after each slice of long work.
+        `report` logs problems that need attention, `note` what has been done as asked. `inflight_bytes` limits the
+        memory of unfinished items if the configuration does not. `tidy` is called after each slice of long work.
         """
         self.loop = loop
         self.network = network
@@ -100,11 +105,11 @@ class Service:
         self.listeners: list[BoundListener] = []
         self._dictionary: Dictionary | None = None  # None = there is no cache
         self.job_figures: JobFigures | None = None  # None = there are no jobs
-        self.once_a_second: list[Callable[[], None]] = []  # of who else has something to look after,
-        # Or a configuration to check: raises ConfigError, or returns what puts it to use,
+        self.once_a_second: list[Callable[[], None]] = []  # called by maintenance
+        # Check a new configuration: raise ConfigError, or return a function that applies it.
         self.at_reload: list[Callable[[Config], Callable[[], None]]] = []
-        self.at_stop: list[Callable[[], None]] = []  # or to end,
-        self.at_close: list[Callable[[int | None], None]] = []  # or to put on disk, in time as the stopwatch has it
+        self.at_stop: list[Callable[[], None]] = []  # end waits at a shutdown
+        self.at_close: list[Callable[[int | None], None]] = []  # write to disk, until a time of the stopwatch
         self.stopped: asyncio.Future[None] = loop.create_future()
         self.stop_by_us: int | None = None  # on the stopwatch, once it has been told to stop
         self._stopping = False
@@ -131,12 +136,12 @@ class Service:
         self._turn_again()  # recovery may have left syncs to be planned
 
     def _lent(self) -> int:
-        """How many descriptors clients have."""
+        """Number of descriptors that clients have."""
         of_listeners = sum([listener.connections() for listener in self.listeners])
         return len(self.turn.sessions) + len(self.admission.handshakes) + of_listeners
 
     def set_aside_descriptors(self) -> None:
-        """What is open now, journals aside, is kestreld's own: clients get their share of what is left."""
+        """Set aside the descriptors open now, without those of journals, for kestreld; clients share the rest."""
         open_files = self.collection.open_files
         self.descriptors.set_aside(self.network.open_descriptors() - open_files.held)
         open_files.descriptors_max = self.descriptors.lendable
@@ -150,7 +155,7 @@ class Service:
     def listen(
         self, bound: ListeningSocket, protocol: WireProtocol, *, is_tls: bool = False, is_trusted: bool = False
     ) -> Listener:
-        """Serve a protocol there; `is_trusted` says that only this account and root can get there."""
+        """Serve a protocol on a socket; `is_trusted`: only this account and root can connect."""
         listener = Listener(
             bound,
             protocol,
@@ -166,25 +171,25 @@ class Service:
         return listener
 
     def look_after(self, dictionary: "Dictionary") -> None:
-        """Show its figures beside the server's, and let a reload change its limits."""
+        """Show the cache's figures beside the server's, and let a reload change its limits."""
         self._dictionary = dictionary
         self.stats.cache_figures = dictionary.figures
 
     def show_jobs(self, figures: "JobFigures") -> None:
-        """Show them beside the server's own."""
+        """Show the figures of jobs beside the server's."""
         self.job_figures = self.stats.jobs = figures
 
     def wait_for_jobs(self) -> None:
-        """Not all is served, until `serves_jobs`."""
+        """Count as not ready until `serves_jobs`."""
         self.is_ready = False
 
     def serves_jobs(self) -> None:
-        """They have been read, or cannot be."""
+        """Become ready: the jobs have been read, or cannot be."""
         self.is_ready = True
         self._told_ready()
 
     def when_ready(self, told: Callable[[], None]) -> None:
-        """Have somebody told once all is served: now, if it is."""
+        """Call `told` once all is served, or now if it is."""
         if self.is_ready:
             told()
         else:
@@ -236,7 +241,7 @@ class Service:
             self.loop.call_later(max(next_at_ms - self.clock.monotonic_ms, 1) / 1000, self._sync_due)
 
     def _maintenance(self) -> None:
-        """Once a second: time-outs, syncs that are due, dead segments, paused listeners."""
+        """Run each second: time-outs, syncs that are due, dead segments, paused listeners."""
         self.clock.read()
         self.loop.call_later(MAINTENANCE_MS / 1000, self._maintenance)
         self._cut_off_the_slow()
@@ -268,7 +273,7 @@ class Service:
                 if executed != session.executed:
                     since_ms = now_ms
                 elif is_held_back:
-                    since_ms += elapsed_ms  # it is not the client who takes this time
+                    since_ms += elapsed_ms  # the server causes this delay, not the client
                 half_sent[fd] = (session.executed, since_ms)
                 if now_ms - since_ms >= config.request_timeout_ms:
                     session.close()
@@ -285,7 +290,7 @@ class Service:
         self.loop.call_later(max(period_ms, 1000) / 1000, self._expire)
 
     def _expire(self) -> None:
-        """The expiration timer: sweep every queue, a slice at a time."""
+        """Sweep every queue for expired items, a slice at a time, if the expiration timer is on."""
         if self.collection.config.expiration_timer_ms and not self._stopping:
             self.slices.take_on(self._sweep())
         else:
@@ -302,7 +307,7 @@ class Service:
             self.loop.call_soon(self._work)
 
     def _work(self) -> None:
-        """A slice of all long work together."""
+        """Run a slice of all long work together."""
         self.clock.read()
         self.slices.run(self.clock.stopwatch_us() + SLICE_US)
         self.turn.finish()
@@ -319,11 +324,11 @@ class Service:
         self.slices.take_on(work)
 
     def finish_turn(self) -> None:
-        """Commit what long work has changed so far."""
+        """Commit the changes that long work has made so far."""
         self.turn.finish()
 
     def reload(self, done: Callable[[Reloaded], None]) -> None:
-        """Read the configuration again, off the loop; a bad one changes nothing. One reload after the other."""
+        """Read the configuration again, in a thread; a bad one changes nothing. Reloads run one after the other."""
         self._reloads.append(done)
         if len(self._reloads) == 1:
             self._reload()
@@ -341,11 +346,11 @@ class Service:
             self._reloaded(Reloaded(problems=tuple(map(str, error.problems))))
 
     def _apply(self, config: Config) -> Work:
-        """Make it the configuration, as far as that goes without a restart. Raises ConfigError, and changes nothing."""
+        """Apply a configuration as far as possible without a restart. Raises ConfigError, with nothing changed."""
         self.clock.read()
         waiting = needs_restart(self.started_with, config)
         running = until_restart(self.started_with, config)
-        if (address := running.exposed()) is not None:  # with the new addresses it would not be
+        if (address := running.exposed()) is not None:  # the new addresses take effect only at a restart
             raise ConfigError(
                 [config.problem(running.listener_of(address), f"before the restart, {exposure_reason(address)}")]
             )
@@ -364,7 +369,7 @@ class Service:
         return self._tell_reloaded(config.source, waiting, configured)
 
     def _tell_reloaded(self, source: str, waiting: list[str], configured: Work) -> Work:
-        """Say so once all queues are `configured`. `waiting` are the settings that wait for a restart."""
+        """Report the reload once all queues are `configured`. `waiting` are the settings that need a restart."""
         yield from configured
         self.note(f"reloaded {source}" + (f"; needs a restart: {', '.join(waiting)}" if waiting else ""))
         self._reloaded(Reloaded(needs_restart=tuple(waiting)))
@@ -382,7 +387,7 @@ class Service:
         self.repairer.repair(name, lambda outcome: self._then_a_turn(done, outcome))
 
     def undo(self, name: str, done: UndoDone) -> None:
-        """Put back what the latest delete or flush of a queue dropped, between turns."""
+        """Restore the items that the latest delete or flush of a queue dropped, between turns."""
         self.repairer.undo(name, lambda outcome: self._then_a_turn(done, outcome))
 
     def _then_a_turn(self, done: Callable[[T], None], outcome: T) -> None:
@@ -393,7 +398,7 @@ class Service:
         self.reload(lambda outcome: None)
 
     def shutdown(self) -> None:
-        """Stop accepting, end every wait, finish the answers, give open reads back."""
+        """Stop accepting, end every wait, finish the replies, return open reads."""
         if self._stopping:
             return
         self._stopping = self.collection.stopping = True
@@ -418,12 +423,12 @@ class Service:
         self._say_goodbye(self.clock.monotonic_ms + LAST_WORDS_MS)
 
     def _say_goodbye(self, until_ms: int) -> None:
-        """Wait a little for clients that still read, then leave."""
+        """Wait until `until_ms` for clients that still read, then close all sessions."""
         self.clock.read()
         for session in list(self.turn.sessions.values()):
             if not (session.unsent or session.held or session.handler.is_at_work):
                 session.close()
-        # What was put without asking for an answer may still wait for the sync of the commit before it.
+        # Puts without a reply may still wait for the sync of the commit before theirs.
         if (self.turn.sessions or self.collection.commit.pending_commits) and self.clock.monotonic_ms < until_ms:
             self.loop.call_later(0.02, self._say_goodbye, until_ms)
             return
@@ -434,7 +439,7 @@ class Service:
             self.stopped.set_result(None)
 
     def close(self) -> None:
-        """Let go of the loop. Not before it has stopped: what is planned on it still looks at the poller."""
+        """Detach from the loop. It must have stopped: its callbacks use the poller."""
         self.loop.end_turns()
         self.turn.poller.close()
         self.cpu_worker.stop()

@@ -1,4 +1,10 @@
-"""One connection: bytes in, bytes out, and what waits in between. No protocol word, no queue word."""
+"""One client connection: runs its commands in order, and sends replies once their commits are written
+
+Parser and handler know the protocol and the queues, a session neither. What always holds: commands are executed, and
+their replies sent, in the order received. A reply leaves only after the commits that it and earlier replies depend on
+(`held` has those that wait for a sync). Input behind a command that waits, and output that the client does not read,
+are bounded, because the client is then not read. A lease whose reply does not leave (`promised`) ends.
+"""
 
 from collections import deque
 from collections.abc import Container, Iterator, Sequence
@@ -20,7 +26,7 @@ WAITING_BYTES_MAX: Final = 65536  # commands read ahead of one that waits
 
 
 class Session:
-    """A client. What it may read ahead and what it may leave unread are both bounded."""
+    """A client connection. Its unprocessed input and its unread output are both bounded."""
 
     def __init__(self, turn: "Turn", connection: Connection, parser: Parser, handler: CommandHandler) -> None:
         self.turn = turn
@@ -37,13 +43,13 @@ class Session:
         self.commit = turn.commit
         self.held: deque[tuple[bytes, Tally]] = deque()  # answers, and the commits they wait for
         self.unsent: bytes | memoryview = b""
-        self.promised: Sequence[tuple[int, Reader, int]] = ()  # leases whose answers have yet to leave, where they end,
-        self.sent_bytes = 0  # and what has left: counted as `unsent` goes, as long as there are any
+        self.promised: Sequence[tuple[int, Reader, int]] = ()  # leases in unsent replies: end, reader, token
+        self.sent_bytes = 0  # counted only while there are `promised` ones
         self.input_closed = False  # the client sends no more
         self.closed = False
-        self.leaving_since_ms: int | None = None  # all is said: what the client still sends is thrown away
+        self.leaving_since_ms: int | None = None  # the output has ended; further input is discarded
         self.executed = 0  # batches of commands, to tell a slow command from a busy client
-        self.active = True  # since somebody last looked; when that was, for idle time-outs:
+        self.active = True  # input since maintenance last looked; the time of that, for idle time-outs:
         self.active_at_ms = self.clock.monotonic_ms
         self._recv = connection.recv
         self._send = connection.send
@@ -52,13 +58,13 @@ class Session:
 
     @property
     def half_sent(self) -> bool:
-        """Whether the client owes the rest of a command: nothing else keeps it from being read and carried out."""
+        """True if the client owes the rest of a command, and nothing else delays that command."""
         return self.parser.mid_command and self.interest == net.READ and not self.handler.blocked
 
     # In
 
     def readable(self) -> None:
-        """Read what has come and carry it out, or keep it behind a command that waits."""
+        """Read input and execute it, or keep it behind a command that waits."""
         wanted_bytes = self.parser.wanted_bytes
         if wanted_bytes > READ_BYTES and not self._may_read_on():
             return
@@ -90,7 +96,7 @@ class Session:
             self.turn.outgoing.append(self)
 
     def _may_read_on(self) -> bool:
-        """Whether there is room for more of an unfinished item. If not, the client is not read until there is."""
+        """Return True if there is memory for more of an unfinished item; else stop reading until there is."""
         held_bytes = self.parser.held_bytes
         if not held_bytes or self.turn.inflight.may_read(self, held_bytes):
             return True
@@ -105,7 +111,7 @@ class Session:
             self.turn.inflight.was_read(self, held_bytes)
 
     def resume(self) -> None:
-        """There is room for more of the item."""
+        """Read again: there is memory for more of the item."""
         if not self.unsent and self.waiting_bytes <= WAITING_BYTES_MAX:
             self._watch(net.READ)
 
@@ -121,7 +127,7 @@ class Session:
         self.waiting, self.later = iter(self.later), []
 
     def go_on(self) -> None:
-        """Carry out what waited, now that nothing stands before it."""
+        """Execute commands that waited, if nothing delays them any longer."""
         handler = self.handler
         if self.closed:
             return
@@ -147,7 +153,7 @@ class Session:
             self.turn.outgoing.append(self)
 
     def _has_to_go_on(self) -> bool:
-        """Whether to look after the commit at what could not be answered now."""
+        """Return True if commands that could not be answered now must be continued after the commit."""
         handler = self.handler
         if handler.put_off is not None:
             return True
@@ -160,10 +166,10 @@ class Session:
     # The end
 
     def _end_of_input(self) -> None:
-        """The client sends no more; it may still read what its commands answer."""
+        """Handle the end of the client's output; it may still read the replies to its commands."""
         self.input_closed = True
         if self.handler.waiter is not None:
-            self.waiting, self.later = None, []  # nobody is there for what the wait would bring
+            self.waiting, self.later = None, []  # the client would not receive what the wait brings
             self._leave()
         elif self.waiting is None and not self.handler.held:
             self._leave()
@@ -171,21 +177,22 @@ class Session:
             self._watch(0)
 
     def _leave(self) -> None:
-        """Give back what this client holds now, before other clients' commands; hang up once the answers are out."""
+        """Return what the client holds now, before other clients' commands; disconnect once replies are sent."""
         self.handler.disconnect()
         self.handler.closing = True
         self.turn.outgoing.append(self)
 
     def not_heard_out(self, *, broken: bool) -> None:
-        """The client has hung up, or ended its input, while it is not being read."""
+        """Handle a hang-up, or the end of the input, of a client that is not being read."""
         if broken or self.handler.waiter is not None:
             self.hung_up()
         else:
             self._watch(self.interest & ~net.HANG_UP_ONLY)  # it may still read; what it sent comes after that
 
     def _hang_up(self) -> None:
-        """Close, but not with input unread: the connection would break, and its last answers be lost. What the client
-        sends before it has seen the end is thrown away.
+        """End the output, and discard input until the client closes the connection or LEAVE_MS have passed.
+
+        Closing it with unread input would break it, and lose the last replies.
         """
         if self.input_closed or self.handler.has_quit:
             self.close()
@@ -203,14 +210,14 @@ class Session:
                 self._watch(net.READ)
 
     def hung_up(self) -> None:
-        """The connection is broken: nothing can be answered any more."""
+        """Close a broken connection: no reply can be sent."""
         if not self.closed:
             self.handler.disconnect()
             self.unsent = b""
             self.close()
 
     def close(self) -> None:
-        """Hang up. Nothing that the client has sent is held any longer, nor does anything lead back here."""
+        """Close the connection; its input is dropped, and no references to the session remain."""
         if not self.closed:
             self.closed = True
             self._note_promised()
@@ -224,7 +231,7 @@ class Session:
     # Out
 
     def flush(self) -> None:
-        """Send the answers of this turn; what the client does not take now is sent when it does."""
+        """Send the replies of this turn; the rest follows when the client reads."""
         if self.closed:
             return
         handler = self.handler
@@ -263,7 +270,7 @@ class Session:
                     handler.tell_on()
 
     def _must_hold(self) -> bool:
-        """Keep answers back while commits they depend on, or answers before them do, are not on disk."""
+        """Hold replies back if commits that they, or replies before them, depend on are not on disk; True if so."""
         if not self.handler.pending_commits() and not self.held:
             return False
         for data, pending_commits in self.handler.held_back():
@@ -274,7 +281,7 @@ class Session:
         return True
 
     def _settled(self) -> None:
-        """The commits that some answers wait for are on disk, or have failed to get there: send what waits for none."""
+        """Send the held replies that wait for no commit; called when their commits are on disk or have failed."""
         if self.closed:
             return
         ready: list[bytes] = []
@@ -297,13 +304,13 @@ class Session:
             self.commit.wake()
 
     def fail(self, reason: str, queues: Container[Committed] | None = None) -> None:
-        """Commits that answers depend on have failed: say so, and hang up. Nothing more is carried out."""
+        """Report the failure of commits that replies depend on, and disconnect. No more commands are executed."""
         self.handler.failed(reason, queues)
         self.handler.disconnect()
         self.waiting, self.later = iter(()), []
 
     def _put_out(self, data: bytes | memoryview) -> bool:
-        """Send what the client takes now; whether that is all of it."""
+        """Send what the client takes now; returns True if that is everything."""
         try:
             sent = self._send(data)
         except BlockingIOError:
@@ -323,7 +330,7 @@ class Session:
     # Leases whose answers may never leave
 
     def _put_out_promised(self, data: bytes) -> bool:
-        """`_put_out` of what the handler has, leases among it. Mostly all is taken, wherever in it each of them is."""
+        """`_put_out` for output with leases. Mostly all is taken, and their positions need not be computed."""
         handler, all_sent = self.handler, self._put_out(data)
         if all_sent:
             handler.promised = None
@@ -335,7 +342,7 @@ class Session:
         return all_sent
 
     def _note_promised(self) -> None:
-        """Know where the answers end, in what is sent, that have leases in them."""
+        """Record the positions in the output at which replies with leases end."""
         handler = self.handler
         before = self.sent_bytes + len(self.unsent) + sum([len(data) for data, _ in self.held])
         ends = list(accumulate(map(len, handler.out), initial=before))
@@ -352,14 +359,14 @@ class Session:
             self.promised = [one for one in self.promised if one[0] > self.sent_bytes]
 
     def _take_back_behind(self, sent_bytes: int) -> None:
-        """No more than that is sent of what there was to send: leases behind it end."""
+        """End the leases in output beyond `sent_bytes`, which will not be sent."""
         promised, self.promised = self.promised, [one for one in self.promised if one[0] <= sent_bytes]
         for end, reader, token in promised:
             if end > sent_bytes:
                 self.handler.undelivered(reader, token)
 
     def writable(self) -> None:
-        """The client reads again."""
+        """Continue to send: the client reads again."""
         data, self.unsent = self.unsent, b""
         if not data or self._put_out(data):
             self._watch(net.HANG_UP_ONLY if self.input_closed or self.waiting_bytes > WAITING_BYTES_MAX else net.READ)

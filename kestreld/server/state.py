@@ -1,4 +1,4 @@
-"""What all sessions share, and what they may ask of the server itself."""
+"""State that all sessions share, and functions of the server that they may call"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from kestreld.stats import ServerStats
 
 @dataclass(frozen=True)
 class Reloaded:
-    """What a reload came to: why it was refused, or the settings that wait for a restart."""
+    """Result of a reload: the problems for which it was refused, or the settings that need a restart."""
 
     problems: tuple[str, ...] = ()
     needs_restart: tuple[str, ...] = ()
 
 
 class ServerControl(Protocol):
-    """What a session can ask of the server itself."""
+    """Functions of the server for sessions."""
 
     def shutdown(self) -> None: ...
 
@@ -35,7 +35,7 @@ class ServerControl(Protocol):
 
 
 class ServerState:
-    """The queues, the counters and the server's own switches."""
+    """The queues, the counters, and settings that sessions use."""
 
     def __init__(self, collection: QueueCollection, stats: ServerStats, control: ServerControl) -> None:
         self.collection = collection

@@ -1,6 +1,8 @@
-"""One turn: poll, read and execute every ready connection, commit the journals, send the answers.
+"""One turn of the server: run the commands of every ready connection, commit, send the replies
 
-All plain connections are on one epoll object of our own, which is itself registered with the event loop.
+Hang-ups and writable connections come first, so that the items they return are there for others' commands; then waits
+that are due, sessions that can continue, and new input. A reply leaves only after the commit that it depends on is
+written. All connections are on one poller, which also has asyncio's selector as a descriptor (`loop`).
 """
 
 from collections.abc import Callable
@@ -20,7 +22,7 @@ class Acceptor(Protocol):
 
 
 class Turn:
-    """The connections and what they have to do with one another at the end of a turn."""
+    """The server's connections, and the steps of a turn over all of them."""
 
     def __init__(
         self,
@@ -37,16 +39,16 @@ class Turn:
         self.commit = commit
         self.agenda = agenda
         self.housekeep = housekeep
-        self.again = again  # ask the loop for another turn although nothing may be readable
+        self.again = again  # asks the loop for another turn even if nothing is readable
         self.inflight = inflight
         self.sessions: dict[int, Session] = {}
         self.acceptors: dict[int, Acceptor] = {}
-        self.ready: list[Session] = []  # something may be done that had to wait
+        self.ready: list[Session] = []  # those whose waiting commands may continue
         self.outgoing: list[Session] = []
-        self.senders: list[Callable[[], None]] = []  # of what else is to leave after a commit
+        self.senders: list[Callable[[], None]] = []  # of other output that leaves after a commit
 
     def run(self, events: Events) -> None:
-        """One turn of the server."""
+        """Run one turn with the poller's events."""
         self.clock.read()
         sessions = self.sessions
         for fd, mask in events:
@@ -69,7 +71,7 @@ class Turn:
         self.finish()
 
     def finish(self) -> None:
-        """Commit, then send; also the end of what timers did outside a turn."""
+        """Commit, then send; also called after timers, which run outside a turn."""
         if self.commit.dirty:
             self.commit.run()
             if self.commit.failed:
@@ -80,7 +82,7 @@ class Turn:
         for session in outgoing:
             session.flush()
         if self.senders:
-            self._send_others()  # what sessions have done since: the next piece of a long reply
+            self._send_others()  # output that sessions have caused since: the next piece of a long reply
         if self.commit.rolling:
             self.housekeep()
         if self.ready or self.commit.dirty:
@@ -91,13 +93,13 @@ class Turn:
             send()
 
     def _go_on(self) -> None:
-        # One round only: what becomes ready by this has its turn after the commit.
+        # One round only: sessions that become ready by this continue after the commit.
         ready, self.ready = self.ready, []
         for session in ready:
             session.go_on()
 
     def _unusual(self, fd: int, mask: int) -> None:
-        """Hang-ups and room to write, before anybody's commands: returned items are there for the others."""
+        """Handle hang-ups and room for output before any commands, which can then have the items returned."""
         session = self.sessions.get(fd)
         if session is None:
             self._accept(fd)
@@ -110,7 +112,7 @@ class Turn:
             session.readable()
 
     def _drain(self, session: Session, mask: int) -> None:
-        """A client that sends no more: run what it had sent, unless that is more than a turn should take."""
+        """Run the commands of a client that has ended its output, unless that is too much for one turn."""
         if not session.interest & net.READABLE:
             session.not_heard_out(broken=bool(mask & net.BROKEN))
             return
@@ -127,7 +129,7 @@ class Turn:
             acceptor.readable()
 
     def _tell_failures(self) -> None:
-        """Whoever's answers depend on a failed commit is told that the outcome is unknown, and hung up on."""
+        """Tell clients whose replies depend on a failed commit that the outcome is unknown, and disconnect them."""
         failed = self.commit.failed
         for session in list(self.sessions.values()):
             for queue in session.handler.depends_on():

@@ -1,4 +1,4 @@
-"""What a protocol brings to a listener: a parser and a handler for each session, and how its clients log in."""
+"""Interface of a protocol to listeners: parser and handler of a session, and login before it"""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from kestreld.server.command_handler import CommandHandler, Parser
 
 
 class LoginStep:
-    """What a client has said before its session: a login, or something to answer."""
+    """A step of a login: credentials to check, or an answer to send."""
 
     def __init__(self, answer: bytes = b"", *, closes: bool = False, name: bytes = b"", password: bytes | None = None):
         self.answer = answer
@@ -16,34 +16,34 @@ class LoginStep:
 
 
 class Login:
-    """How a client logs in before it has a session. `rest` is what it has sent behind that."""
+    """Login of a client that has no session yet. `rest` is its input not parsed yet."""
 
-    welcome = b""  # the answers: to the right password, to a wrong one,
+    welcome = b""  # the answers: to a correct password, to a wrong one,
     wrong = b""
-    busy = b""  # and where too many logins of one origin are being looked into
+    busy = b""  # and if too many logins of one origin wait
 
     def __init__(self) -> None:
         self.rest = b""
 
     def next_step(self) -> LoginStep | None:
-        """What to do about what is in `rest`, which loses it; None when more has to come first."""
+        """Remove a step from `rest` and return it; None if more input is needed first."""
         raise NotImplementedError
 
 
 class WireProtocol:
-    """A protocol, as listeners have it."""
+    """A protocol that a listener serves."""
 
     name = ""
     logs_in_inside = False  # by a command of the session: its handler's `authenticate`
 
     def open(self, account: Any) -> tuple[Parser, CommandHandler]:
-        """What a new session needs. `account` is who has logged in, None where nobody has to."""
+        """Make the parser and handler of a new session. `account` is the user logged in, None if there is none."""
         raise NotImplementedError
 
     def login(self) -> Login:
-        """How to log in before the session."""
+        """Make the login of a connection that has no session yet."""
         raise NotImplementedError
 
     def refusal(self, reason: str) -> bytes:
-        """What a connection is told for which there is no room."""
+        """Return the answer to a connection refused for `reason`."""
         raise NotImplementedError
