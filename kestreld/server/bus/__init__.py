@@ -1,1 +1,1 @@
-"""The cluster bus: connections between nodes. What they say to each other is for `kestreld.cluster`."""
+"""The cluster bus: connections to and from other nodes, which know frames but not what messages mean."""

@@ -1,9 +1,9 @@
-"""The cluster bus: links to and from other nodes, in the same turn as everything else.
+"""The cluster bus: all links to and from other nodes, polled in the same turn as everything else.
 
-A node has one link to each other node that it knows, on which all its messages to that node leave, in order. They are
-gathered during the turn and leave at the end of it, after the commit; those that rely on the job log wait until the
-commit is where replies wait for it to be. A peer that does not read delays nobody else: beyond a limit its link is
-closed, and what waited is lost.
+A node has one link to each other node that it knows; all its messages to that node leave on it, in order. They are
+gathered during the turn and leave at its end, after the commit; messages that rely on the job log wait as replies do,
+for the write or for the sync. A peer that does not read delays nobody else: beyond a limit its link is closed, and the
+messages that wait for it are lost.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ TURN_US: Final = 2000  # for messages of all links; the rest waits for another t
 
 
 class ClusterBus(LinkHost):
-    """All links. It is the `Bus` of a Membership and the `JobBus` of jobs."""
+    """All links of this node: the `Bus` of a Membership and the `JobBus` of jobs."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ClusterBus(LinkHost):
     ) -> None:
         self.identity = identity
         self.complaints = complaints
-        self._others = LinkFigures()  # of links of nodes that are not known, or no more
+        self._others = LinkFigures()  # of links of nodes that are not known, or no longer known
         self._events = events
         self._turn = turn
         self._network = network
@@ -63,22 +63,22 @@ class ClusterBus(LinkHost):
         self._catching_up = Alarm(agenda, self._catch_up)
         self._busy_since_us = 0  # when this turn took the first message; 0 = it has taken none
         self._due: list[Peer] = []  # to be connected to at the end of the turn
-        self._packed: tuple[Message, int, bytes] | None = None  # the message that was sent last, to many maybe
+        self._packed: tuple[Message, int, bytes] | None = None  # the last message sent, which may go to many nodes
         self._is_listening = False
         self._has_stopped = False
-        self._is_awake = False  # whether the turn calls it: not as long as there is nobody
+        self._is_awake = False  # True while the turn calls `end_turn`: not without peers
 
-    # Who is there
+    # Listeners and figures
 
     def listen(self, bound: ListeningSocket) -> BusListener:
-        """Let other nodes connect there."""
+        """Accept links of other nodes on a bound port."""
         counts = (lambda: 0) if self._is_listening else self.connections
         self._is_listening = True
         is_tls = self.identity.contexts is not None
         return BusListener(bound, self._turn, self.accept, counts, self.complaints, is_tls=is_tls)
 
     def connections(self) -> int:
-        """How many connections there are."""
+        """Number of connections."""
         return len(self._links)
 
     def _wake(self) -> None:
@@ -93,21 +93,21 @@ class ClusterBus(LinkHost):
 
     @property
     def is_in_use(self) -> bool:
-        """Whether `look_after` has to be called."""
+        """True if there are peers or links, so that `look_after` must be called."""
         return bool(self._peers or self._links)
 
     def peers(self) -> list[Peer]:
         return list(self._peers.values())
 
     def totals(self) -> tuple[int, int]:
-        """How many messages were sent and received."""
+        """Return the numbers of messages sent and received."""
         figures = [self._others, *[peer.figures for peer in self._peers.values()]]
         return sum([one.messages_out for one in figures]), sum([one.messages_in for one in figures])
 
-    # What membership asks for
+    # Calls of Membership
 
     def connect(self, node: Node) -> None:
-        """Have a link to it from now on, and try at once, at the end of this turn."""
+        """Keep a link to a node from now on; the first attempt is at the end of this turn."""
         peer = self._peers.get(node)
         if peer is None:
             peer = self._peers[node] = Peer(node)
@@ -123,7 +123,7 @@ class ClusterBus(LinkHost):
             self._turn.again()
 
     def disconnect(self, node: Node) -> None:
-        """Have no link to it any more; `events` are told nothing."""
+        """Close the link to a node and open none; `events` is not told."""
         peer = self._peers.get(node)
         if peer is not None:
             peer.is_wanted = False
@@ -132,29 +132,29 @@ class ClusterBus(LinkHost):
                 peer.link = None
 
     def refuse(self, node_id: bytes, run_id: bytes, reason: str) -> None:
-        """Close the link that has come from that process, and tell it why."""
+        """Close the incoming link of a process, and tell it the reason."""
         link = self._incoming.get((node_id, run_id))
         if link is not None:
             link.refuse(reason)
 
     def close_incoming(self) -> None:
-        """All other nodes have to connect anew: this node has another id."""
+        """Close all incoming links: this node has another id, so that others must connect again."""
         for link in list(self._links.values()):
             if isinstance(link, IncomingLink):
                 link.close()
 
     def forget(self, node: Node) -> None:
-        """The node is known no more."""
+        """Drop a node that is no longer known."""
         self.disconnect(node)
         peer = self._peers.pop(node, None)
         if peer is not None:
             self._others.messages_out += peer.figures.messages_out
             self._others.messages_in += peer.figures.messages_in
 
-    # What is sent
+    # Messages to other nodes
 
     def send(self, node: Node, message: Message) -> None:
-        """Send it at the end of the turn; it is dropped where there is no link."""
+        """Send a message at the end of the turn; it is dropped if there is no link."""
         link = self._writable(node)
         if link is not None:
             if isinstance(message, (Ping, Meet)):
@@ -164,7 +164,7 @@ class ClusterBus(LinkHost):
                 link.put(message_type, body)
 
     def send_once_written(self, node: Node, message: Message) -> None:
-        """Send it once what was changed so far is in the job log, and synced where replies wait for that."""
+        """Send a message once all changes so far are in the job log, and synced if replies wait for syncs."""
         link = self._writable(node)
         if link is not None:
             message_type, body = self._pack(message)
@@ -172,7 +172,7 @@ class ClusterBus(LinkHost):
                 link.put_once_written(message_type, body)
 
     def is_crowded(self, node: Node) -> bool:
-        """Whether so much waits to be sent to it that what can wait should."""
+        """Return True if so much waits to be sent to a node that messages which can wait should."""
         peer = self._peers.get(node)
         return peer is not None and peer.link is not None and peer.link.queued_bytes > CROWDED_BYTES
 
@@ -203,7 +203,7 @@ class ClusterBus(LinkHost):
         return False
 
     def end_turn(self) -> None:
-        """The commit is over: send what this turn has to say, and begin attempts to connect."""
+        """Send the messages of this turn, whose commit is over, and begin attempts to connect."""
         self._busy_since_us = 0
         if self._touched:
             self._packed = None
@@ -221,7 +221,7 @@ class ClusterBus(LinkHost):
             for peer in due:
                 self._attempt(peer)
         if self._touched or self._due:
-            self._turn.again()  # by what was done about broken links
+            self._turn.again()  # the handling of broken links has caused more
 
     # Attempts to connect
 
@@ -259,7 +259,7 @@ class ClusterBus(LinkHost):
         self._turn.again()  # a resolver calls outside of turns
 
     def look_after(self) -> None:
-        """Every so often: try again, and give up what takes too long."""
+        """Retry connections, and give up those that take too long; called at intervals."""
         now_ms = self._clock.monotonic_ms
         for peer in list(self._peers.values()):
             if peer.is_wanted and peer.link is None and peer.retry_at_ms <= now_ms and peer not in self._due:
@@ -277,7 +277,7 @@ class ClusterBus(LinkHost):
         return isinstance(link, IncomingLink) and self._events.known_process(link.peer) is None
 
     def accept(self, connection: Connection, peer_host: str, local_host: str) -> None:
-        """Another node, or somebody, has connected."""
+        """Begin an incoming link, of a node not identified yet."""
         waiting = sum([not link.is_ready for link in self._links.values() if isinstance(link, IncomingLink)])
         if self._has_stopped or waiting >= HANDSHAKES_MAX or len(self._incoming) >= LINKS_MAX:
             connection.close()
@@ -291,7 +291,7 @@ class ClusterBus(LinkHost):
         link.figures = self._others
         link.begin()
 
-    # What links tell
+    # Calls of links
 
     def opened(self, link: BusLink, interest: int) -> None:
         self._links[link.fd] = self._turn.acceptors[link.fd] = link
@@ -326,7 +326,7 @@ class ClusterBus(LinkHost):
         self._catching_up.set(self._clock.monotonic_ms)
 
     def _catch_up(self) -> None:
-        """Links that are behind, one after the other."""
+        """Take messages of the links that are behind, one link after the other."""
         behind = self._behind
         for _ in range(len(behind)):
             if not self.has_time():
@@ -400,7 +400,7 @@ class ClusterBus(LinkHost):
     # The end
 
     def stop(self) -> None:
-        """Send what there is, as far as that goes at once, and close everything."""
+        """Send what can be sent at once, and close all links."""
         self.end_turn()
         self._has_stopped = True
         for link in list(self._links.values()):

@@ -1,4 +1,4 @@
-"""The two kinds of links: those that other nodes have opened, and those of this node."""
+"""The two kinds of bus links: incoming ones, opened by other nodes, and outgoing ones of this node."""
 
 import ssl
 from collections import deque
@@ -13,7 +13,7 @@ from kestreld.server.bus.link import RECORD_BYTES, BusLink, LinkHost, Message
 
 
 class IncomingLink(BusLink):
-    """A link that another node has opened: its messages come here, and PONGs leave."""
+    """A link that another node has opened: it receives messages and sends PONGs."""
 
     def __init__(
         self,
@@ -33,13 +33,13 @@ class IncomingLink(BusLink):
 
     @property
     def address(self) -> NodeAddress:
-        """Where the other node listens."""
+        """Address at which the other node listens."""
         address = self.peer.address
         return address if address.host else NodeAddress(self.peer_host, address.port, address.bus_port)
 
 
 class _Held:
-    """Messages that leave once a commit is on disk, and never if it does not get there."""
+    """Messages that are sent once a commit is on disk, and dropped if it fails."""
 
     __slots__ = ("_settled", "is_failed", "is_pending", "messages")
 
@@ -55,9 +55,9 @@ class _Held:
 
 
 class OutgoingLink(BusLink):
-    """This node's link to another: its messages leave here, and PONGs come back.
+    """This node's link to another: it sends messages and receives PONGs.
 
-    It has a second lane for messages that rely on the job log.
+    Messages that rely on the job log are queued apart from the others.
     """
 
     def __init__(
@@ -71,17 +71,20 @@ class OutgoingLink(BusLink):
     ) -> None:
         super().__init__(host, connection, protocol, node.address.bus, tls, now_ms, is_caller=True)
         self.node = node
-        self.pinged_at_us: deque[int] = deque()  # when the PINGs were sent that are not answered yet
+        self.pinged_at_us: deque[int] = deque()  # send times of PINGs that are not answered yet
         self._once_written: list[Message] = []
         self._held: deque[_Held] = deque()
 
     def put_once_written(self, message_type: int, body: bytes) -> None:
-        """Send a message when what was changed so far is in the log."""
+        """Send a message once all changes so far are in the log."""
         self._once_written.append((message_type, body))
         self._count(body)
 
     def commit_is_over(self, pending: PendingCommit | None, *, is_refused: bool) -> None:
-        """The turn's commit is written, or the log has refused it. `pending`: it has yet to reach the disk."""
+        """Send, hold or drop messages after the turn's commit. `pending`: the commit is not on disk yet.
+
+        `is_refused`: the log has refused the changes.
+        """
         messages, self._once_written = self._once_written, []
         if not messages:
             return
@@ -96,7 +99,7 @@ class OutgoingLink(BusLink):
                 pending.observers.append(held)
 
     def _settled(self) -> None:
-        """Send what waits for no commit any more."""
+        """Send held messages that no longer wait for a commit; drop those whose commit has failed."""
         while self.is_open and self._held and not self._held[0].is_pending:
             held = self._held.popleft()
             if held.is_failed:

@@ -1,4 +1,4 @@
-"""Host names become addresses in threads, as the resolver of the system may take its time."""
+"""Resolution of host names in threads, since the system's resolver may block."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ WAIT_S: Final = 1.0
 
 
 def numeric(host: str) -> str:
-    """An IP address in its usual form; "" where it is none."""
+    """Return an IP address in its usual form; "" if `host` is none."""
     try:
         found = ip_address(host.partition("%")[0])
     except ValueError:
@@ -25,7 +25,7 @@ def numeric(host: str) -> str:
 
 
 class HostNames:
-    """Resolves names. There are no threads as long as nobody asks."""
+    """Resolver of host names, without threads until its first use."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, network: Network) -> None:
         self._loop = loop
@@ -34,7 +34,7 @@ class HostNames:
         self._waiting = 0
 
     def resolve(self, host: str, done: Callable[[str], None]) -> None:
-        """Tell `done` an address of that host: now where it is one, else within WAIT_S; "" = it could not be found."""
+        """Call `done` with an address of the host: now if it is one, else within WAIT_S; "" = not found."""
         if address := numeric(host):
             done(address)
             return
@@ -61,6 +61,6 @@ class HostNames:
         self._loop.run_in_executor(self._executor, self._network.resolve, host).add_done_callback(resolved)
 
     def stop(self) -> None:
-        """Nothing that has not begun is begun any more."""
+        """Drop all lookups that have not begun."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)

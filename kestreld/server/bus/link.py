@@ -1,7 +1,8 @@
-"""One connection to another node: TLS, handshake, frames out and in. It is polled in the turn, as sessions are.
+"""One connection to another node: TLS, handshake, and frames in both directions.
 
-What a link holds is bounded: of what has come in part by the protocol, and of what the other end does not read by
-`QUEUED_BYTES_MAX`. A turn sends and takes some of it only, so that nobody waits for a large message.
+It is polled in the turn, as sessions are. Its memory is bounded: partial input by the protocol, output that the other
+end does not read by `QUEUED_BYTES_MAX`. A turn sends and takes a limited amount, so that nobody waits for a large
+message.
 """
 
 import ssl
@@ -18,7 +19,7 @@ from kestreld.tls import TlsConnection
 READ_BYTES: Final = 1 << 15
 LARGE_READ_BYTES: Final = 1 << 18  # inside of large frames
 MESSAGES_AT_ONCE: Final = 32  # taken of one link before others have their turn
-FRAME_BYTES: Final = 1 << 16  # with so much in it a frame is sent,
+FRAME_BYTES: Final = 1 << 16  # a frame is sent once it has so many,
 PART_BYTES: Final = 1 << 18  # and a message that is longer than this goes on in the next one
 SENT_A_TURN_BYTES: Final = 1 << 16  # of small messages: packing more of them keeps clients waiting
 CROWDED_BYTES: Final = 1 << 20
@@ -29,27 +30,27 @@ Message = tuple[int, bytes]  # type and body
 
 
 class LinkHost(ABC):
-    """The bus, as its links know it."""
+    """The bus, as its links use it."""
 
     @abstractmethod
     def opened(self, link: "BusLink", interest: int) -> None:
-        """Poll its connection from now on."""
+        """Poll the link's connection from now on."""
 
     @abstractmethod
     def watch(self, link: "BusLink", interest: int) -> None:
-        """Poll it for that."""
+        """Change the events to poll for."""
 
     @abstractmethod
     def closed(self, link: "BusLink") -> None:
-        """Poll it no more."""
+        """Stop polling the connection."""
 
     @abstractmethod
     def touched(self, link: "BusLink") -> None:
-        """It has something to send at the end of the turn."""
+        """Note that the link has messages to send at the end of the turn."""
 
     @abstractmethod
     def has_time(self) -> bool:
-        """Whether this turn may take more messages, of whatever link."""
+        """Return True if this turn may take more messages, of any link."""
 
     @abstractmethod
     def later(self, link: "BusLink") -> None:
@@ -57,23 +58,23 @@ class LinkHost(ABC):
 
     @abstractmethod
     def is_connected(self, link: "BusLink") -> bool:
-        """Whether its connection is there; False while that is open. Raises OSError when it has failed."""
+        """Return True once the link is connected, False while that is in progress. Raises OSError if it failed."""
 
     @abstractmethod
     def ready(self, link: "BusLink") -> None:
-        """The handshake is over."""
+        """Note that the handshake is over."""
 
     @abstractmethod
     def received_frame(self, link: "BusLink", sent_at_ms: int) -> None:
-        """A frame has come."""
+        """Note that a frame has arrived."""
 
     @abstractmethod
     def take(self, link: "BusLink", sent_at_ms: int, message_type: int, body: bytes) -> None:
-        """A message has come. Raises LinkRefused where it cannot be read."""
+        """Handle a message. Raises LinkRefused if it cannot be read."""
 
     @abstractmethod
     def ended(self, link: "BusLink", reason: str, *, is_refusal: bool) -> None:
-        """The connection is closed. `is_refusal`: for a reason that operators should know; else it is just gone."""
+        """Handle the end of a link. `is_refusal`: operators should know the reason; else it is just gone."""
 
 
 class LinkFigures:
@@ -85,13 +86,13 @@ class LinkFigures:
 
     def __init__(self) -> None:
         self.messages_out = self.messages_in = self.bytes_out = self.bytes_in = 0
-        self.messages_lost = 0  # not sent, as a link broke or was full, or as the log has refused a change
+        self.messages_lost = 0  # not sent because a link broke or was full, or the log refused a change
         self.reconnects = self.refused = 0
         self.lag_us = -1  # of the latest PING until its PONG; -1 = none has come
 
 
 class BusLink:
-    """Either end. Nothing is sent or taken before the handshake is over."""
+    """Base of both ends. No message is sent or taken before the handshake is over."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class BusLink:
         *,
         is_caller: bool,
     ) -> None:
-        """`name` is the other end's address, as operators read it."""
+        """`name` is the other end's address, as shown to operators."""
         self.connection = connection
         self.fd = connection.fileno()
         self.protocol = protocol
@@ -128,7 +129,7 @@ class BusLink:
 
     @property
     def peer(self) -> Hello:
-        """The other end, once the link is ready."""
+        """HELLO of the other end, once the link is ready."""
         assert self.protocol.peer is not None
         return self.protocol.peer
 
@@ -138,23 +139,23 @@ class BusLink:
 
     @property
     def is_connecting(self) -> bool:
-        """Whether TCP has not connected it yet."""
+        """True until TCP has connected the link."""
         return self._is_connecting
 
     @property
     def is_full(self) -> bool:
-        """Whether the other end reads so slowly that the link has to be given up."""
+        """True if the other end reads so slowly that the link must be closed."""
         return self.queued_bytes > QUEUED_BYTES_MAX
 
     def begin(self) -> None:
-        """Poll it from now on."""
+        """Start polling; an incoming link also begins its handshake."""
         self._interest = net.WRITE if self._is_connecting else net.READ
         self._host.opened(self, self._interest)
         if not self._is_connecting:
             self._carefully(self._secure)
 
     def readable(self) -> None:
-        """Something has happened on the connection."""
+        """Handle an event of the connection."""
         if self.is_open:
             self._carefully(self._go_on)
 
@@ -165,7 +166,7 @@ class BusLink:
             self.end(error.strerror or str(error), is_refusal=isinstance(error, ssl.SSLError))
 
     def _go_on(self) -> None:
-        """Raises OSError, as all do that send or read."""
+        """Send and read. Raises OSError, as all methods do that send or read."""
         if self._establish():
             self._send()
             self._read()
@@ -173,7 +174,7 @@ class BusLink:
     # TCP and TLS
 
     def _establish(self) -> bool:
-        """Whether frames can be sent and read."""
+        """Continue to connect; returns True once frames can be sent and read."""
         if self._is_connecting:
             if not self._host.is_connected(self):
                 return False
@@ -201,7 +202,7 @@ class BusLink:
         self._put_output()
 
     def _put_output(self) -> None:
-        """What the handshake has to say: that is before any messages, and short."""
+        """Send the output of the handshake, which is short and precedes all messages."""
         data = self.protocol.take_output()
         if data:
             self._unsent = bytes(self._unsent) + data
@@ -221,7 +222,7 @@ class BusLink:
             self._host.touched(self)
 
     def end_turn(self) -> None:
-        """Send what there is."""
+        """Send the messages of this turn."""
         self.is_touched = False
         if self.is_open and self._this_turns:
             self._release(self._this_turns)
@@ -232,7 +233,7 @@ class BusLink:
         self._carefully(self._send)
 
     def _send(self) -> None:
-        """Send what the other end takes now, but not more than a turn should."""
+        """Send as much as the other end takes now, but no more than a turn should."""
         left_bytes = SENT_A_TURN_BYTES
         while left_bytes > 0:
             if not self._unsent:
@@ -270,13 +271,13 @@ class BusLink:
         return self.protocol.pack(records)
 
     def refuse(self, reason: str) -> None:
-        """Tell the other end why, and close."""
+        """Tell the other end the reason, and close."""
         self.protocol.refuse(reason)
         self._say_why()
         self.end(reason)
 
     def _say_why(self) -> None:
-        """What the handshake has to say before the end: sent if that can be done at once."""
+        """Send the last output of the handshake, if that is possible at once."""
         data = self.protocol.take_output()
         if data and not self._unsent:
             with suppress(OSError):
@@ -286,7 +287,7 @@ class BusLink:
     # In
 
     def _read(self) -> None:
-        """Read some, and take what is complete."""
+        """Read once, and take the messages that are complete."""
         protocol = self.protocol
         if self._inbox:
             return
@@ -320,7 +321,7 @@ class BusLink:
             self.work_off()
 
     def work_off(self) -> None:
-        """Take messages that have come, but not more than the turn has time for, and others have to wait for."""
+        """Take received messages, as far as the turn has time, and no more than a link's share."""
         inbox = self._inbox
         for _ in range(min(len(inbox), MESSAGES_AT_ONCE)):
             if not self.is_open:
@@ -340,13 +341,13 @@ class BusLink:
     # The end
 
     def end(self, reason: str, *, is_refusal: bool = False) -> None:
-        """Close the connection. What was to be sent is lost."""
+        """Close the connection. Unsent messages are lost."""
         if self.is_open:
             self.close()
             self._host.ended(self, reason, is_refusal=is_refusal)
 
     def close(self) -> None:
-        """As `end`, without the host being told why."""
+        """`end` without telling the host."""
         if self.is_open:
             self.is_open = False
             self.figures.messages_lost += len(self._this_turns) + len(self._waiting)

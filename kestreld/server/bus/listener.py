@@ -1,4 +1,4 @@
-"""Where other nodes connect."""
+"""Listener at an address of the cluster bus, to which other nodes connect."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from kestreld.server.turn import Turn
 
 
 class BusListener(BoundListener):
-    """One address. `accept` is told of each connection: the IP addresses of its other end and of this one."""
+    """A listener at one address. `accept` gets each connection and the IP addresses of both ends, the other first."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class BusListener(BoundListener):
         *,
         is_tls: bool,
     ) -> None:
-        """`counts` are the connections that this listener answers for."""
+        """`counts` returns the number of connections that this listener answers for."""
         super().__init__(bound, turn, is_tls=is_tls)
         self._accept = accept
         self._counts = counts

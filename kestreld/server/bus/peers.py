@@ -1,4 +1,4 @@
-"""What the bus knows of the nodes that it has links to, and who uses it."""
+"""Parts of the bus: the interface to its user, this node's identity on links, and the nodes linked to."""
 
 import ssl
 from abc import ABC, abstractmethod
@@ -19,42 +19,42 @@ RETRY_MS_MAX: Final = 1000
 
 
 class BusEvents(ABC):
-    """Who uses the bus. The methods are called with no message half sent or half taken."""
+    """User of the bus. Its methods are not called while a message is half sent or half taken."""
 
     @abstractmethod
     def linked(self, node: Node, peer: Hello) -> None:
-        """There is a link to that node, or to another one that is at its address: `peer`."""
+        """Note a link to a node, or to another process, `peer`, that is at the node's address."""
 
     @abstractmethod
     def unlinked(self, node: Node) -> None:
-        """The link to it is broken, or an attempt to have one has failed."""
+        """Note that the link to a node has broken, or an attempt to connect has failed."""
 
     @abstractmethod
     def arrived(self, peer: Hello, address: NodeAddress, local_host: str) -> str:
-        """A link has come from a process that listens at that address: why it is refused, "" = it is not.
+        """Return the reason to refuse a link from a process that listens at `address`, "" = accept it.
 
-        `local_host` is the address of this machine that it has come to.
+        `local_host` is the address of this machine that it has connected to.
         """
 
     @abstractmethod
     def has_links(self) -> None:
-        """There are links, so that `look_after` has to be called every so often."""
+        """Call `look_after` at intervals from now on: there are links."""
 
     @abstractmethod
     def known_process(self, peer: Hello) -> Node | None:
-        """The node that this process counts as."""
+        """Return the node that this process counts as, None if it counts as none."""
 
     @abstractmethod
     def received(self, peer: Hello, address: NodeAddress, message: Message, sent_at_ms: int) -> Pong | None:
-        """A message has come; what to answer on the same link. `sent_at_ms` is on the sender's steady clock."""
+        """Handle a message; returns the answer for the same link. `sent_at_ms` is on the sender's steady clock."""
 
     @abstractmethod
     def log_state(self) -> tuple[bool, PendingCommit | None]:
-        """After a commit: whether the job log refuses it, and if not, the commit that has yet to reach the disk."""
+        """Return, after a commit, True if the job log refuses it, and else the commit that is not on disk yet."""
 
 
 class Identity:
-    """How this node shows itself, and what others have to show."""
+    """Identity of this node on links, and the secret or TLS that others must use."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Identity:
         secret: bytes = b"",
         contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
     ) -> None:
-        """`contexts` are those of both sides of TLS, the server's first; None = the bus does without."""
+        """`contexts` are those of both sides of TLS, the server's first; None = no TLS."""
         self.hello = hello
         self.steady_ms = steady_ms
         self.random_bytes = random_bytes
@@ -72,7 +72,7 @@ class Identity:
         self.contexts = contexts
 
     def protocol(self, *, is_caller: bool) -> LinkProtocol:
-        """Of a new link."""
+        """Make the protocol of a new link."""
         nonce = self.random_bytes(NONCE_BYTES)
         return LinkProtocol(self.hello(), nonce, self.steady_ms, is_caller=is_caller, secret=self.secret)
 
@@ -81,16 +81,16 @@ class Identity:
 
 
 class Peer:
-    """A node that a link is wanted to."""
+    """A node with which a link is wanted."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.is_wanted = True
-        self.link: OutgoingLink | None = None  # None = there is none, and no attempt under way
+        self.link: OutgoingLink | None = None  # None = no link, and no attempt in progress
         self.is_resolving = False
         self.retry_at_ms = 0  # the next attempt
         self.retry_ms = RETRY_MS_MIN
-        self.problem = ""  # why there is no link
+        self.problem = ""  # reason why there is no link
         self.figures = LinkFigures()
 
     @property
