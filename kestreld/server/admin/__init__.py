@@ -1,1 +1,1 @@
-"""The HTTP port for operators: health, metrics, figures and the reader API (docs/admin.md)."""
+"""The HTTP port for operators: health, metrics, figures, reader API and jobs (docs/admin.md)."""

@@ -1,4 +1,4 @@
-"""What the HTTP listener answers with, and how it takes long work in pieces."""
+"""Responses of the HTTP listener, and execution of its long work in slices."""
 
 import asyncio
 import json
@@ -15,14 +15,14 @@ from kestreld.queues.slices import OVER, Slices, Work
 from kestreld.server.accounts import Account
 
 T = TypeVar("T")
-SLICE_US: Final = 1000  # twice that with the turn that follows, which a client of the data port may have to wait
+SLICE_US: Final = 1000  # with the turn that follows, a client of the data port may wait twice that
 ID_DIGITS_MAX: Final = 19
-# Figures are those of now, and an item may look like a page to a browser.
+# Figures must not be cached, and an item may look like a page to a browser.
 HEADERS: Final = {"Server": "kestreld", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 class Refused(Exception):
-    """The answer is a status of 400 or more, with a reason and what else there is to say."""
+    """A response with a status of 400 or more, a reason, and further fields."""
 
     def __init__(self, status: int, reason: str, **more: Any) -> None:
         super().__init__(reason)
@@ -40,7 +40,7 @@ class Refused(Exception):
 
 
 def refusal(problem: JournalFailed | JournalCorrupt) -> Refused:
-    """What is said of a journal that cannot be read or written; without paths, which are nobody's business."""
+    """Return the response for a journal that cannot be read or written, without paths, which stay private."""
     if isinstance(problem, JournalFailed):
         return Refused(503, f"journal: {problem.reason}")
     remedy = {"remedy": problem.remedy} if problem.remedy else {}
@@ -57,12 +57,12 @@ def as_text(line: str, status: int = 200) -> web.Response:
 
 
 def sees_jobs(account: Account | None) -> Callable[[str], bool] | None:
-    """Which queues of jobs somebody may know of, None = all."""
+    """Return a test for the job queues that an account may know of, None = all."""
     return None if account is None else partial(account.sees, thing=Thing.JOB)
 
 
 def number_in(request: web.BaseRequest, name: str, lowest: int, highest: int, default: int) -> int:
-    """A number from the query. Raises Refused."""
+    """Return a number from the query. Raises Refused."""
     text = request.rel_url.query.get(name)
     if text is None:
         return default
@@ -72,14 +72,14 @@ def number_in(request: web.BaseRequest, name: str, lowest: int, highest: int, de
 
 
 class Share:
-    """The admin port's share of the time for long work: as large for many requests as for one."""
+    """The admin port's share of the time for long work, as large for many requests as for one."""
 
     def __init__(self, slices: Slices, clock: Clock) -> None:
         self._slices = slices
         self.clock = clock
 
     async def slice(self) -> int:
-        """Wait for a slice, which others do not have at the same time; until when it lasts, by the stopwatch."""
+        """Wait for a slice, which no other request has at that time; returns its end on the stopwatch."""
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._slices.take_on(_hand_over(begun))
         await begun
@@ -87,13 +87,13 @@ class Share:
 
 
 def _hand_over(begun: "asyncio.Future[None]") -> Work:
-    if not begun.done():  # else whoever asked has gone
+    if not begun.done():  # else the request was cancelled
         begun.set_result(None)
         yield OVER
 
 
 async def in_slices(steps: Iterator[T], share: Share) -> list[T]:
-    """Carry out all steps, with turns of the data port in between; what they gave."""
+    """Run all steps, with turns of the data ports in between; returns their results."""
     given = []
     until_us = await share.slice()
     for step in steps:
@@ -106,7 +106,7 @@ async def in_slices(steps: Iterator[T], share: Share) -> list[T]:
 async def stream(
     request: web.BaseRequest, pieces: Iterator[str | None], content_type: str, share: Share
 ) -> web.StreamResponse:
-    """Send an answer while it is made, with turns of the data port in between."""
+    """Send an answer while it is produced, with turns of the data ports in between."""
     response = web.StreamResponse(headers={**HEADERS, "Content-Type": content_type})
     await response.prepare(request)
     until_us = await share.slice()

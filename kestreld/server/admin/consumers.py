@@ -1,4 +1,7 @@
-"""Who consumes a queue: GET /queues/Q/consumers. From what sessions hold anyway; nothing is noted for it beforehand."""
+"""GET /queues/Q/consumers: clients that wait on a queue, hold open reads or leases, and its readers' lag.
+
+All of it comes from what sessions hold anyway; nothing is recorded beforehand.
+"""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +30,7 @@ Entry = tuple[int, int, Session, dict[str, Any]]
 
 
 class _Longest:
-    """Those who have waited, or held something, for longest: at most `limit`, in that order."""
+    """Sessions that have waited, or held something, for longest: at most `limit`, in that order."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -48,7 +51,7 @@ class _Longest:
 
 @dataclass(slots=True)
 class _Leases:
-    """Those of one address: since when it has the first, when the first ends."""
+    """Leases of one address: since when it has the first, and when the first ends."""
 
     since_ms: int
     until_ms: int
@@ -57,7 +60,7 @@ class _Leases:
 
 
 class ConsumersReport:
-    """The answer for one queue. `with_clients`: addresses and users too."""
+    """The answer for one queue. `with_clients`: with addresses and users."""
 
     def __init__(self, service: "Service", limit: int, *, with_clients: bool) -> None:
         self._service = service
@@ -69,7 +72,7 @@ class ConsumersReport:
         self._leasing: dict[str, _Leases] = {}
 
     def pieces(self, name: str, queue: Queue, readers: Iterator[dict[str, Any] | None]) -> Iterator[str | None]:
-        """The answer as JSON; None now and then while it is made. `readers` are those of the family."""
+        """Yield the answer as JSON, and None at intervals. `readers` are those of the family."""
         reader = queue.readers.get(name.partition("+")[2])
         if reader is not None:
             yield from self._look_through_sessions(reader)
@@ -118,7 +121,7 @@ class ConsumersReport:
             self._holding.add(first_ms, session, fields)
 
     def _look_through_leases(self, reader: Reader) -> Iterator[None]:
-        """Leases outlive connections: by address, whoever is there now."""
+        """Add up leases by their holders' addresses, since they outlive connections."""
         held = reader.held
         for place, one in enumerate(list(held.leases) if held is not None else (), 1):
             if place % STEP_READS == 0:
@@ -163,7 +166,7 @@ class ConsumersReport:
 
 
 def _listed(key: str, found: Iterator[dict[str, Any] | None]) -> Iterator[str | None]:
-    """A list in an object, behind another field."""
+    """Yield a list as the next field of a JSON object."""
     before = f',"{key}":['
     for one in found:
         yield None if one is None else before + json.dumps(one, separators=(",", ":"))

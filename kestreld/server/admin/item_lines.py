@@ -1,4 +1,4 @@
-"""Items as lines of JSON: what the journal has of each, and what its queue knows."""
+"""Items as lines of JSON: fields of the journal's record, and state, lease and failures as the queue has them."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ from kestreld.server.admin.rows import shown_name
 
 
 def item_lines(records: Iterable[bytes], queue: Queue, reader: Reader | None, *, with_clients: bool) -> Iterator[bytes]:
-    """A line for each. `with_clients`: also whose leases there are. Data that is no UTF-8 is in base64."""
+    """Yield a line for each record. `with_clients`: with the holders of leases. Data that is not UTF-8 is base64."""
     for record in records:
         one, data = item_id(record), item_data(record)
         line: dict[str, Any] = {"id": one, "add_ms": item_add_at_ms(record)}
@@ -41,7 +41,7 @@ def item_lines(records: Iterable[bytes], queue: Queue, reader: Reader | None, *,
 
 
 def _known_of(one: int, reader: Reader, *, with_clients: bool) -> dict[str, Any]:
-    """What a queue knows of an item that it holds back or that somebody has."""
+    """Return the fields of an item that its reader holds or a client has: state, times, holder, attempts."""
     known: dict[str, Any] = {"is_open": True} if one in reader.open else {}
     clock, state = reader.queue.clock, state_of(reader, one)
     behind_ms = clock.wall_ms - clock.monotonic_ms

@@ -1,10 +1,10 @@
-"""Items by their state, and what an operator does with them.
+"""Items by state, and an operator's actions on them: cancel, run now, extend, give back, redrive.
 
 GET    /queues/Q/items?state=&limit=&bytes=&after=
-POST   /queues/Q/items/ID/cancel                it is not delivered, once it is delayed or retrying
-POST   /queues/Q/items/ID/run-now               it is delivered now, whenever it was due
-POST   /queues/Q/items/ID/extend?lease_ms=      its lease lasts so long from now
-POST   /queues/Q/items/ID/give-back?delay_ms=   its lease is over, and it waits again
+POST   /queues/Q/items/ID/cancel                drop an item that is delayed or retrying
+POST   /queues/Q/items/ID/run-now               make it due now
+POST   /queues/Q/items/ID/extend?lease_ms=      let its lease last so long from now
+POST   /queues/Q/items/ID/give-back?delay_ms=   end its lease: it waits again
 POST   /queues/Q/cancel?key=                    as `delete Q/key=`
 POST   /queues/Q/redrive?to=&limit=&after=&dry_run=
 """
@@ -43,7 +43,7 @@ Written = Callable[[Queue], Awaitable[None]]
 
 
 class Items:
-    """Pages and actions. What an action changes is answered when it is written, as a session's commands are."""
+    """Pages and actions. An action is answered once its changes are written, as a session's commands are."""
 
     def __init__(self, service: "Service", share: Share, ranges: Ranges, written: Written) -> None:
         self._service = service
@@ -54,7 +54,7 @@ class Items:
         self._written = written
 
     def _find(self, name: str) -> Reader:
-        """Raises Refused."""
+        """Return the reader of a queue. Raises Refused."""
         queue = find_family(self._collection, name)
         reader = queue.readers.get(name.partition("+")[2])
         if reader is None:
@@ -64,7 +64,7 @@ class Items:
     # A page
 
     async def page(self, request: web.BaseRequest, name: str, account: Account | None) -> web.StreamResponse:
-        """The items of a queue that are in one state. Raises Refused."""
+        """Answer with items of a queue that are in one state. Raises Refused."""
         query = request.rel_url.query
         if query["state"] not in list(State):
             raise Refused(400, f"state must be one of {', '.join(State)}")
@@ -88,7 +88,7 @@ class Items:
     async def _waiting(
         self, reader: Reader, after: Place, limit: int, bytes_max: int
     ) -> tuple[list[bytes], Place | None]:
-        """By id, from the journal."""
+        """Read items by id, from the journal."""
         queue = reader.queue
         check_readable(queue)
         first = max(after[1] + 1, first_deliverable(reader), place_in(queue, "earliest"))
@@ -100,7 +100,7 @@ class Items:
     async def _held(
         self, reader: Reader, state: State, after: Place, limit: int, bytes_max: int
     ) -> tuple[list[bytes], Place | None]:
-        """By when they are due, or have been leased."""
+        """Read held items by due time, or leased ones by the start of the lease."""
         _running(reader)
         places: list[Place] = []
 
@@ -121,7 +121,7 @@ class Items:
         return records, at if len(places) > limit else None
 
     async def _record(self, reader: Reader, one: int, state: State) -> bytes | None:
-        """None when the item is in that state no more."""
+        """Return the record of an item; None if the item is no longer in that state."""
         if state_of(reader, one) is not state:
             return None
         if state is State.LEASED:
@@ -138,7 +138,7 @@ class Items:
     # What is done with one
 
     async def act(self, request: web.BaseRequest, name: str, number: str, action: str) -> web.Response:
-        """Do something with the item of an id. Raises Refused."""
+        """Apply an action to the item of an id. Raises Refused."""
         if not (number.isascii() and number.isdecimal() and len(number) <= ID_DIGITS_MAX):
             raise Refused(400, "expected an item id")
         reader, one = self._find(name), int(number)
@@ -168,7 +168,7 @@ class Items:
         return as_json({"queue": shown_name(name), "id": one, "was": state})
 
     async def cancel(self, request: web.BaseRequest, name: str) -> web.Response:
-        """Cancel the item that was put with a key, wherever it is not due yet. Raises Refused."""
+        """Cancel the item that was put with a key, if it is not due yet. Raises Refused."""
         key = request.rel_url.query.get("key", "").encode("utf-8", "surrogateescape")
         if not key:
             raise Refused(400, "missing parameter: key, what the item was put with")
@@ -182,7 +182,7 @@ class Items:
     # Dead letters
 
     async def redrive(self, request: web.BaseRequest, name: str, account: Account | None) -> web.Response:
-        """Send items back where they came from, or to one queue; some of them. Raises Refused."""
+        """Send some items back to the queues they came from, or to one queue. Raises Refused."""
         query, reader = request.rel_url.query, self._find(name)
         queue = _running(reader)
         to = query.get("to", "").encode("utf-8", "surrogateescape").decode("latin-1")
@@ -216,7 +216,7 @@ class Items:
         )
 
     async def _deliverable(self, reader: Reader, after: int, limit: int) -> tuple[list[bytes], int | None]:
-        """Items that wait, behind an id; and the id to go on behind."""
+        """Return items that wait, behind an id, and the id to continue behind."""
         if reader.queue.journal is None:
             records = list(islice((one for one in reader.window if item_id(one) > after), limit))
             return records, item_id(records[-1]) if len(records) == limit else None
@@ -225,7 +225,7 @@ class Items:
 
 
 class _Redrive:
-    """Some items of a dead-letter queue, and what becomes of them."""
+    """Some items of a dead-letter queue, and the results of moving them."""
 
     def __init__(self, service: "Service", reader: Reader, to: str, account: Account | None, *, is_dry: bool) -> None:
         self._collection = service.collection
@@ -239,7 +239,7 @@ class _Redrive:
         self.takers: set[Queue] = set()
 
     def steps(self, records: list[bytes]) -> Iterator[None]:
-        """An item a step."""
+        """Move the items, one a step."""
         for record in records:
             yield
             one = item_id(record)
@@ -267,14 +267,14 @@ class _Redrive:
 
 
 def _running(reader: Reader) -> Queue:
-    """Its queue, unless that is stopped. Raises Refused."""
+    """Return the reader's queue. Raises Refused if it is stopped."""
     if reader.queue.stopped is not None:
         raise refusal(reader.queue.stopped)
     return reader.queue
 
 
 def _place(text: str) -> Place:
-    """Where a page ended. Raises Refused."""
+    """Parse the place at which a page ended. Raises Refused."""
     at_ms, _, one = text.partition(".")
     if any(not (word.isascii() and word.isdecimal() and len(word) <= PLACE_DIGITS_MAX) for word in (at_ms, one)):
         raise Refused(400, "after must be what X-Kestrel-Next of another page says")

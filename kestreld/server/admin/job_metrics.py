@@ -1,4 +1,4 @@
-"""The figures of jobs in Prometheus' text form: totals always, queues as many as `metrics.per_queue` lets through."""
+"""Metrics of jobs in Prometheus' text format: totals, and the queues that `metrics.per_queue` selects."""
 
 import re
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ OF_NODE: Final = {
     "jobs_cluster_copied_spools": ("cluster_copied_spools", "gauge", "Processes that have the id of another node."),
     "jobs_cluster_leaving": ("cluster_leaving", "gauge", "1 while this node leaves the cluster."),
 }
-# Column -> metric, type, help, and by how much to divide. With the labels node and address, of each other node.
+# Column -> metric, type, help, divisor. With the labels node and address, of each other node.
 OF_OTHER_NODES: Final = (
     ("up", "up", "gauge", "1 when it takes messages about jobs.", 1),
     ("lag_us", "lag_seconds", "gauge", "Round trip of the latest ping.", 1_000_000),
@@ -83,7 +83,7 @@ _PAUSED: Final = {"none": 0, "in": 1, "out": 2, "all": 3}
 
 
 def render_jobs(figures: JobFigures, per_queue: PerQueue, sees: Sees | None) -> Iterator[str | None]:
-    """The part of the page in pieces, and None wherever another piece of work is done. `figures` are added up."""
+    """Yield the jobs' part of the page, and None at intervals. `figures` have been added up."""
     for name, value in figures.totals():
         of_node, kind, words = OF_NODE[name]
         yield total_metric(f"kestrel_jobs_{of_node}", kind, words, value)
@@ -108,7 +108,7 @@ def render_jobs(figures: JobFigures, per_queue: PerQueue, sees: Sees | None) -> 
 
 
 def _printable(name: str) -> str:
-    """A name with its control characters written out: a label must not end its line."""
+    """Escape the control characters of a name: a label must not end its line."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", name)
 
 
@@ -119,7 +119,7 @@ def _value(column: str, value: int | str, now_ms: int) -> float:
 
 
 def _shown(figures: JobFigures, per_queue: PerQueue, sees: Sees | None) -> Iterator[list[Row] | None]:
-    """The rows that are shown, as the last thing it gives."""
+    """Yield None at intervals, and last the rows to show."""
     if per_queue.most is not None:
         yield from figures.largest(per_queue.most, sees)
         return

@@ -1,4 +1,4 @@
-"""Jobs on the admin port: their queues a page at a time, and lists of jobs.
+"""Jobs on the admin port: pages of job queues, and lists of jobs.
 
 GET /jobs/queues?after=&limit=                             a page of queues
 GET /jobs?queue=&state=&after=&limit=&bytes=               jobs of queues, in a state
@@ -33,26 +33,26 @@ _WORDS: Final = {state: word for word, state in STATES.items()}
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """Which jobs are asked for. `queues` none = of all that `sees` lets through, `state` None = whatever it is."""
+    """Selection of jobs. `queues` empty = all that `sees` allows, `state` None = any."""
 
     queues: frozenset[bytes]
     state: int | None
     part: int  # of the table of jobs, where to begin,
-    place: tuple[int, bytes] | None  # or behind which ctime and id in a queue; None = the jobs are in no order
+    place: tuple[int, bytes] | None  # or ctime and id in a queue, to begin behind; None = jobs in no order
     limit: int
-    body_bytes: int  # of each body, so many
+    body_bytes: int  # the most shown of each body
     sees: Callable[[bytes], bool]
 
 
 class JobPages:
-    """What is said of jobs. Nothing is changed here."""
+    """Pages about jobs. Nothing is changed here."""
 
     def __init__(self, figures: JobFigures, share: Share) -> None:
         self._figures = figures
         self._share = share
 
     async def answer(self, request: web.BaseRequest, parts: list[str], account: Account | None) -> web.StreamResponse:
-        """`parts` is the path behind /jobs."""
+        """Answer a request; `parts` is the path behind /jobs."""
         limit = number_in(request, "limit", 1, LIMIT_MAX, LIMIT_DEFAULT)
         words = parse_qsl(request.rel_url.raw_query_string, keep_blank_values=True, encoding="latin-1")
         after = dict(words).get("after", "")
@@ -68,7 +68,7 @@ class JobPages:
         return await stream(request, pieces, "application/json", self._share)
 
     def _queues(self, part: int, limit: int, account: Account | None) -> Iterator[str | None]:
-        """A page of queues: about `limit` of them."""
+        """Yield a page of about `limit` queues."""
         jobs, sees, rows, next_part = self._figures.jobs, sees_jobs(account), list[Row](), 0
         for following, some in jobs.queues.scan(part):
             rows += [self._figures.row(queue) for queue in some if sees is None or sees(queue.name.decode("latin-1"))]
@@ -117,9 +117,9 @@ def _place(after: str) -> tuple[int, bytes]:
 
 
 def listed(jobs: Jobs, query: JobQuery) -> Iterator[str | None]:
-    """The jobs as JSON: those queued in one queue from the oldest on, else about `limit` in no order.
+    """Yield jobs as JSON: those queued in one queue from the oldest on, else about `limit` in no order.
 
-    An answer may have fewer jobs than there are, even none, as it looks at so many only: `next` leads on.
+    An answer may have fewer jobs than exist, even none, since the number examined is limited: `next` continues.
     """
     if query.place is not None:
         found, following = _oldest(jobs, query, query.place)
@@ -170,7 +170,7 @@ def _scanned(jobs: Jobs, query: JobQuery) -> Generator[None, None, tuple[list[Jo
 
 
 def described(job: Job, now_ms: int, drift_ms: int, body_bytes: int) -> dict[str, Any]:
-    """What there is to say of a job. Instants are on the system clock."""
+    """Describe a job by the fields of the answer. Times are on the system clock."""
     terms = job.terms
     requeue_at_ms = job.next_requeue_at_ms(now_ms)
     found: dict[str, Any] = {

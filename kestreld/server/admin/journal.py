@@ -1,6 +1,6 @@
-"""What a queue's journal is made of, and who still needs which segment of it: GET /queues/Q/journal.
+"""GET /queues/Q/journal: the segments of a queue's journal, and the readers that need each of them.
 
-From what the server knows, without reading a file.
+All of it comes from memory, without reading a file.
 """
 
 from bisect import bisect_left
@@ -19,7 +19,7 @@ PINNED_BY_MAX: Final = 8  # names for a segment: those furthest behind
 
 
 async def describe_journal(queue: Queue, share: Share, *, is_compacting: bool, with_folder: bool) -> dict[str, Any]:
-    """What the answer says, made with turns of the data port in between. Raises Refused."""
+    """Return the fields of the answer, made with turns of the data ports in between. Raises Refused."""
     queue.flush_counters()
     journal = queue.journal
     if journal is None:
@@ -55,7 +55,7 @@ async def describe_journal(queue: Queue, share: Share, *, is_compacting: bool, w
 def _segments(
     journal: Journal, segments: list[Segment], next_id: int, heads: list[tuple[str, int]]
 ) -> Iterator[dict[str, Any]]:
-    """Replaced ones first. `heads` rise: a reader holds every segment with ids from its head on."""
+    """Yield the segments, replaced ones first. `heads` rise: a reader needs every segment with ids from its head on."""
     for segment in list(journal.leftover.values()):
         yield _fields(segment, "replaced", segment.first_id, [], 0)
     lowest = heads[0][1] if heads else next_id

@@ -1,7 +1,7 @@
-"""The HTTP listener: health, metrics, figures and the reader API (docs/admin.md).
+"""The HTTP listener of the admin port: connections, logins, and the routes of requests (docs/admin.md).
 
-The only room with aiohttp: a server without the listener never loads it.
-Connections are accepted in a turn, as those of the data port, and then belong to asyncio.
+Only modules of this package use aiohttp, and a server without the listener loads none of them. Connections are
+accepted in a turn, as those of the data ports, and then belong to asyncio.
 """
 
 import asyncio
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
     from kestreld.server.service import Service
 
 CONNECTIONS_MAX: Final = 80
-REQUESTS_SHARE: Final = 80  # of a hundred connections: so many requests at a time, besides those that are for everybody
+REQUESTS_SHARE: Final = 80  # percent of the connections: requests at a time, besides those for everybody
 LINE_BYTES_MAX: Final = 8190
 WRONG_PASSWORD_DELAY_S: Final = 1.0
 ROWS_A_PIECE: Final = 100
 JOB_QUEUES_MAX: Final = 1000  # in /stats.json: those with the most jobs; /jobs/queues has them all
 GOODBYE_S: Final = 1.0
-# Whoever watches over the server need not log in; they learn yes or no.
+# Health checks need not log in; their answer is yes or no.
 _FOR_EVERYBODY: Final = frozenset({"/healthz", "/readyz"})
 _LOCAL_NAMES: Final = frozenset({"localhost", ""})
 
 
 class _Complaints(logging.Handler):
-    """What aiohttp has to say goes where the server's own lines go."""
+    """Logs errors of aiohttp among the server's own lines."""
 
     def __init__(self, listener: "AdminListener") -> None:
         super().__init__(logging.ERROR)
@@ -65,7 +65,7 @@ class _Complaints(logging.Handler):
 
 
 class AdminListener(BoundListener):
-    """The admin port, and whoever has connected to it."""
+    """The admin port and its connections."""
 
     def __init__(self, service: "Service", bound: ListeningSocket, *, is_tls: bool, is_trusted: bool) -> None:
         super().__init__(bound, service.turn, is_tls=is_tls)
@@ -81,8 +81,8 @@ class AdminListener(BoundListener):
         self._looking = asyncio.Lock()
         self.ranges = Ranges(service, self.share, self.complain)
         self.readers = Readers(service, self.share, self.ranges)
-        self._connecting: dict[asyncio.Task[None], tuple[int, Any]] = {}  # since when, and the connection
-        self._active_at_ms: dict[asyncio.BaseTransport, int] = {}  # when they connected, or were answered last
+        self._connecting: dict[asyncio.Task[None], tuple[int, Any]] = {}  # start in ms, and the connection
+        self._active_at_ms: dict[asyncio.BaseTransport, int] = {}  # time of the connection or the last answer
         self._known: set[asyncio.BaseTransport] = set()  # those that have been answered
         self._busy: set[asyncio.BaseTransport] = set()
         logger = logging.Logger("kestreld.admin")
@@ -119,10 +119,10 @@ class AdminListener(BoundListener):
         return min(CONNECTIONS_MAX, self.service.descriptors.admin_max)
 
     def _make_room(self) -> None:
-        """Let go of a connection on which nothing is being answered: there are more than there may be requests.
+        """Close a connection that has no request in progress: there are more than there may be requests.
 
-        Of those that have asked nothing yet the oldest goes first, so that whoever asks at once gets in; last goes one
-        that has sent what is not read yet, which may be a request.
+        Of connections without a request so far the oldest goes first, so that a client that sends one at once is
+        served; those with unread input, which may be a request, go last.
         """
         room = self._connections_max()
         self.complain(f"connection limit of {room} reached: closing the connection idle longest")
@@ -146,7 +146,7 @@ class AdminListener(BoundListener):
             transport.abort()
 
     def _forget_those_gone(self) -> None:
-        """They take no room: whoever comes would push out one that has come just before."""
+        """Forget connections that are closed: counted, they would displace those that have just come."""
         for transport in [one for one in self._active_at_ms if one.is_closing()]:
             self._forget(transport)
 
@@ -164,13 +164,13 @@ class AdminListener(BoundListener):
         except OSError:  # it has gone already, or cannot agree on TLS
             connection.close()
             return
-        # In the step in which it no longer is one that connects: one counted twice would let others in for it.
+        # In the same step: a connection that is counted twice would displace others.
         if (task := asyncio.current_task()) is not None:
             self._connecting.pop(task, None)
         self._active_at_ms[transport] = self.clock.monotonic_ms
 
     def resume(self) -> None:
-        """Once a second: listen again, and let go of connections that are gone or say nothing."""
+        """Listen again, and close connections that are gone or idle; called once a second."""
         super().resume()
         self._forget_those_gone()
         patience_ms = self.collection.config.request_timeout_ms
@@ -179,12 +179,12 @@ class AdminListener(BoundListener):
                 self._let_go(transport)
 
     def close(self) -> None:
-        """Accept nobody any more, and end every wait."""
+        """Accept no more connections, and end all waits."""
         super().close()
         self.ranges.end_waits()
 
     async def finish(self) -> None:
-        """Finish the answers under way, as far as that takes no time."""
+        """Finish the answers in progress, within GOODBYE_S."""
         for task in list(self._connecting):
             task.cancel()
         await self._http.shutdown(GOODBYE_S)
@@ -201,7 +201,7 @@ class AdminListener(BoundListener):
     # Requests
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Every request comes by here."""
+        """Answer any request; an error becomes its response."""
         self.clock.read()
         transport = request.transport
         if transport is None or transport.is_closing():  # it would take the place of a request that gets an answer
@@ -255,7 +255,7 @@ class AdminListener(BoundListener):
         raise Refused(404, "not found: use /healthz, /readyz, /metrics, /stats.json, /queues or /jobs")
 
     def _check_where_from(self, request: web.BaseRequest) -> None:
-        """A page in a browser on this machine must not get here, by a link nor by a name it has made lead here."""
+        """Refuse requests from pages in a browser on this machine, by a link or a name that leads here."""
         host = request.headers.get("Host", "")
         if not self._is_trusted_name(host):
             raise Refused(403, "Host header is not a name of this server; see listen.admin_hosts")
@@ -273,13 +273,13 @@ class AdminListener(BoundListener):
         if name in _LOCAL_NAMES or name == own or name in config.admin_hosts:
             return True
         try:
-            ipaddress.ip_address(name)  # no name that somebody could make lead here
+            ipaddress.ip_address(name)  # not a name that others can make resolve to this machine
         except ValueError:
             return False
         return True
 
     async def _login(self, request: web.BaseRequest) -> Account | None:
-        """Who asks; None = whoever it is may do everything."""
+        """Return the account of a request; None = it may do everything. Raises Refused."""
         admission, stats = self.service.admission, self.service.stats
         if self.is_trusted or not admission.accounts:
             return None
@@ -312,7 +312,7 @@ class AdminListener(BoundListener):
     # Health
 
     def _readiness(self) -> web.Response:
-        """Whether to send clients here: queues are recovered when this listens; jobs, the disk and the end are left."""
+        """Report readiness: jobs, the disk and a shutdown are checked; queues are recovered before this listens."""
         if self.collection.stopping:
             return as_text("shutting down", 503)
         if self.service.job_figures is not None and self.service.job_figures.is_loading:
@@ -347,13 +347,13 @@ class AdminListener(BoundListener):
     async def _jobs(self, request: web.BaseRequest, parts: list[str], account: Account | None) -> web.StreamResponse:
         if self.service.job_figures is None:
             raise Refused(404, "there are no jobs: listen.disque is not set")
-        # Who has no jobs loads nothing of them.
+        # Not loaded by servers without jobs.
         from kestreld.server.admin.jobs import JobPages
 
         return await JobPages(self.service.job_figures, self.share).answer(request, parts, account)
 
     async def _stats(self, request: web.BaseRequest, account: Account | None) -> web.StreamResponse:
-        # Who may see more than before a reload is told everything once.
+        # After a reload, by which an account may see more than before, everything is sent once.
         view = f"{self._boot}.{self.service.admission.accounts.revision}"
         view_before, _, number = request.rel_url.query.get("changed_since", "").partition("-")
         since = int(number) if view_before == view and number.isdecimal() and len(number) < 16 else 0
@@ -401,7 +401,7 @@ def _only(request: web.BaseRequest, *methods: str) -> None:
 
 
 def _basic(header: str) -> tuple[bytes, bytes]:
-    """User and password. Raises Refused."""
+    """Return user and password. Raises Refused."""
     scheme, _, token = header.partition(" ")
     if scheme.lower() == "basic":
         with suppress(binascii.Error, ValueError):

@@ -1,6 +1,6 @@
-"""The figures in Prometheus' text form: totals always, queues as many as `metrics.per_queue` lets through.
+"""Metrics in Prometheus' text format: totals, and the queues that `metrics.per_queue` selects.
 
-A hundred thousand queues must not be too much for the monitoring: by default the largest 500 are shown, and those in
+A hundred thousand queues must not be too much for monitoring: by default the largest 500 are shown, and those in
 trouble.
 """
 
@@ -19,7 +19,7 @@ from kestreld.server.admin.rows import AT, STEP_ROWS, Row, RowBook, name_of
 from kestreld.stats import ServerStats
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-# Column -> metric, type, help, and by how much to divide.
+# Column -> metric, type, help, divisor.
 OF_QUEUES: Final = (
     ("items", "items", "gauge", "Items waiting.", 1),
     ("bytes", "bytes", "gauge", "Bytes of data waiting.", 1),
@@ -53,13 +53,13 @@ OF_QUEUES: Final = (
 
 
 def label_of(name: str) -> str:
-    """A queue name as the value of a label. Bytes that are no UTF-8 are written out: two names stay two."""
+    """Escape a queue name as a label's value. Bytes that are not UTF-8 are escaped, so that names stay distinct."""
     text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return text.replace("\\", r"\\").replace('"', r"\"")
 
 
 def _largest(rows: list[Row], count: int, may_be_full: Sees) -> Iterator[list[Row] | None]:
-    """The `count` rows with the most items, and all of queues in trouble, as the last thing it gives."""
+    """Yield None at intervals, and last the `count` rows with the most items and all of queues in trouble."""
     at, at_full = AT["items"], AT["full"]
     found: list[Row] = []
     troubled: list[Row] = []
@@ -91,10 +91,10 @@ def _shown(rows: list[Row], per_queue: PerQueue, may_be_full: Sees) -> Iterator[
 def render(
     book: RowBook, collection: QueueCollection, stats: ServerStats, per_queue: PerQueue, sees: Sees | None = None
 ) -> Iterator[str | None]:
-    """The page in pieces, and None wherever another piece of work is done. `book` has just looked."""
+    """Yield the page in pieces, and None at intervals. `book` is up to date."""
 
     def may_be_full(shown: str) -> bool:
-        """Whether that is no trouble: the queue makes room by itself."""
+        """Return True if a full queue is no trouble, because it discards old items."""
         return collection.config.for_queue(name_of(shown)).discard_old_when_full
 
     yield _server_part(book, collection, stats)
@@ -188,7 +188,7 @@ def _server_part(book: RowBook, collection: QueueCollection, stats: ServerStats)
 
 
 def process_part(use: ProcessUse | None, open_descriptors: int, max_descriptors: int) -> str:
-    """What Prometheus' own client libraries say of a process, under the same names."""
+    """Return the process metrics that Prometheus' own client libraries have, under the same names."""
     parts = [
         total_metric("process_open_fds", "gauge", "Open file descriptors.", open_descriptors),
         total_metric("process_max_fds", "gauge", "Maximum number of open file descriptors.", max_descriptors),
@@ -204,7 +204,7 @@ def process_part(use: ProcessUse | None, open_descriptors: int, max_descriptors:
 
 
 def _syncs(collection: QueueCollection) -> str:
-    """The time it took to put commits on disk that answers waited for."""
+    """Return the histogram of the durations of syncs that replies waited for."""
     commit, name = collection.commit, "kestrel_journal_fsync_seconds"
     lines = [f"# HELP {name} Syncs that replies waited for.", f"# TYPE {name} histogram"]
     so_far = 0

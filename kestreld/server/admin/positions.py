@@ -1,4 +1,4 @@
-"""Positions of a queue by time or size, for who reads ranges: GET /queues/Q/position?at_ms= or ?first=&bytes=."""
+"""GET /queues/Q/position: an id by time (`at_ms`), or by size from another id on (`first`, `bytes`)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from kestreld.server.service import Service
 
 BYTES_MAX: Final = 1 << 62
-SCAN_BYTES_MAX: Final = 64 * 1024**2  # of the journal for an answer: whoever asks goes on from there
+SCAN_BYTES_MAX: Final = 64 * 1024**2  # of the journal for an answer, from which the client continues
 
 
 class Positions:
-    """Searches for ids. Each takes as little of a turn as the reading of a range does, and is one of those."""
+    """Searches for ids. Each counts as one of the reads of ranges, and takes as little of a turn."""
 
     def __init__(self, service: "Service", ranges: Ranges) -> None:
         self._collection = service.collection
         self._ranges = ranges
 
     async def answer(self, request: web.BaseRequest, name: str) -> web.Response:
-        """Where the items of some time begin, or a range of some bytes ends. Raises Refused."""
+        """Find where the items of some time begin, or where a range of some bytes ends. Raises Refused."""
         query = request.rel_url.query
         if ("at_ms" in query) == ("bytes" in query):
             raise Refused(400, "expected either at_ms, or bytes with first")
@@ -50,7 +50,7 @@ class Positions:
         return as_json({**fields, "bytes": search.size_bytes, **ends})
 
     async def _by_time(self, queue: Queue, at_ms: int) -> RangeSearch:
-        """By the first items of segments, then by those of stretches of one, and through the rest of that stretch."""
+        """Search by the first items of segments, then by those of stretches of one, then through one stretch."""
         journal, first = queue.journal, earliest_id(queue)
         assert journal is not None
         segments = [one for one in list(journal.segments) if one.first_id >= first]
@@ -63,8 +63,8 @@ class Positions:
         return search
 
     async def _last_before(self, queue: Queue, ids: Sequence[int], at_ms: int) -> int:
-        """The last of these ids, which rise, whose item was put before that time; the first where there is none."""
-        low, high = 1, len(ids)  # those before `low` are before that time, but for the first, which nobody looks at
+        """Return the last of these rising ids whose item was put before that time; the first if there is none."""
+        low, high = 1, len(ids)  # those before `low` are before that time; the first is not examined
         while low < high:
             middle = (low + high) // 2
             found = await self._ranges.read_some(queue, RangeRead(queue, ids[middle], 1, 1))

@@ -1,4 +1,4 @@
-"""Ranges of ids: the items of a journal from some id on, as a page that may be waited for, read without taking them."""
+"""Ranges of ids: pages of a journal's items from some id on, read without taking them, also after a wait."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +31,7 @@ NDJSON: Final = "application/x-ndjson"
 
 
 class Ranges:
-    """The reading of items, a few answers at a time."""
+    """Reads of items, a limited number at a time."""
 
     def __init__(self, service: "Service", share: Share, complain: Callable[[str], None]) -> None:
         self._loop = service.loop
@@ -43,7 +43,7 @@ class Ranges:
         self.reads = asyncio.Semaphore(READS_MAX)
 
     async def answer(self, request: web.BaseRequest, name: str, account: Account | None) -> web.StreamResponse:
-        """A page of a queue's items, or of what a child was given. Raises Refused."""
+        """Answer with a page of a queue's items, or of those that a child was given. Raises Refused."""
         query = request.rel_url.query
         form = query.get("format", "records")
         if form not in ("records", "ndjson"):
@@ -94,7 +94,7 @@ class Ranges:
     def _first(
         self, queue: Queue, reader: Reader | None, stream: str | None, first: str | None, *, only_waiting: bool
     ) -> int:
-        """Where a range begins."""
+        """Return the id at which a range begins. Raises Refused."""
         if only_waiting and reader is None:
             raise Refused(404, "no such queue")
         if first is not None:
@@ -108,7 +108,7 @@ class Ranges:
         return known.head
 
     async def _wait(self, queue: Queue, first: int, only: int, wait_ms: int) -> None:
-        """Until there is an item in the range, or the time is over, or the server stops."""
+        """Wait until there is an item in the range, the time is over, or the server stops."""
         until_ms, journal = self._clock.monotonic_ms + wait_ms, queue.journal
         while wait_ms > 0 and not self._collection.stopping and queue.journal is journal:
             look = await self.read_some(queue, RangeRead(queue, first, 1, 1, only))
@@ -120,7 +120,7 @@ class Ranges:
             wait_ms = until_ms - self._clock.monotonic_ms
 
     async def read_some(self, queue: Queue, found: RangeRead) -> RangeRead:
-        """Read a range, in slices. Raises Refused where it is gone."""
+        """Read a range, in slices. Raises Refused if it no longer exists."""
         journal = queue.journal
         try:
             while queue.journal is journal and queue.stopped is None and found.read():
@@ -139,7 +139,7 @@ class Ranges:
         return found
 
     async def _news(self, queue: Queue, wait_ms: int) -> None:
-        """Until something has been put, or the time is over."""
+        """Wait until something has been put, or the time is over."""
         news: asyncio.Future[None] = self._loop.create_future()
 
         def tell() -> None:
@@ -156,14 +156,14 @@ class Ranges:
                 queue.followers.remove(tell)
 
     def end_waits(self) -> None:
-        """The server stops."""
+        """End all waits, because the server stops."""
         for wait in list(self._waits):
             if not wait.done():
                 wait.set_result(None)
 
 
 def find_family(collection: QueueCollection, name: str) -> Queue:
-    """The family of a queue, or of that name: readers and children outlive the queue itself. Raises Refused."""
+    """Return the family of a queue, or of that name: readers and children outlive the queue. Raises Refused."""
     reader = collection.find(name)
     queue = reader.queue if reader is not None else collection.families.get(name)
     if queue is None:
@@ -175,13 +175,13 @@ def find_family(collection: QueueCollection, name: str) -> Queue:
 
 
 def why_stopped(queue: Queue) -> dict[str, str]:
-    """What is said of a queue that is stopped, and of no other."""
+    """Return the reason and the remedy of a stopped queue as fields; none for any other."""
     problem = queue.stopped
     return {} if problem is None else {"stopped": problem.reason, "remedy": problem.remedy}
 
 
 def place_in(queue: Queue, word: str) -> int:
-    """The id that `earliest`, `latest` or a number says."""
+    """Return the id that `earliest`, `latest` or a number means. Raises Refused."""
     first, settled = earliest_id(queue), queue.settled_id()
     if word == "earliest":
         return first

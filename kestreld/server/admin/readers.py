@@ -1,14 +1,14 @@
-"""The reader API: positions on a queue's journal that outlive connections, and ranges of ids read from it.
+"""The reader API: positions on a queue's journal that outlive connections, and routes of /queues.
 
-GET    /queues                                  names, and what is in them
+GET    /queues                                  names, items and numbers of streams
 GET    /queues/Q                                readers, ids, the journal's id
-GET    /queues/Q/journal                        segments, and who needs them
-GET    /queues/Q/consumers?limit=               who waits on it, who holds open reads of it, how far readers are behind
+GET    /queues/Q/journal                        segments, and the readers that need them
+GET    /queues/Q/consumers?limit=               waiting clients, holders of open reads and leases, lag of readers
 GET    /queues/Q/items?first=&limit=&bytes=&reader=&waiting=&wait_ms=&format=
 GET    /queues/Q/position?at_ms=, ?first=&bytes=: see positions.py
 GET    /queues/Q/items?state=, POST /queues/Q/items/ID/…, /cancel, /redrive: see items.py
 POST   /queues/Q/readers/R?from=                make a reader
-POST   /queues/Q/readers/R/done?through=        it is done with all items up to this one
+POST   /queues/Q/readers/R/done?through=        mark all items up to this one as done
 DELETE /queues/Q/readers/R
 """
 
@@ -43,7 +43,7 @@ MAINTENANCE_POLL_S: Final = 0.02
 
 
 class Readers:
-    """What the API does to the queues. Whatever it changes is answered when it is written, as a session's is."""
+    """Requests on queues and readers. Changes are answered once they are written, as a session's are."""
 
     def __init__(self, service: "Service", share: Share, ranges: Ranges) -> None:
         self._ranges = ranges
@@ -54,7 +54,7 @@ class Readers:
         self._positions = Positions(service, ranges)
 
     async def answer(self, request: web.BaseRequest, parts: list[str], account: Account | None) -> web.StreamResponse:
-        """`parts` is the path behind /queues, as latin-1 text."""
+        """Answer a request; `parts` is the path behind /queues, as latin-1 text."""
         match (request.method, parts):
             case ("GET", []):
                 return await self._list(request, account)
@@ -105,10 +105,10 @@ class Readers:
                 raise Refused(405, f"method {request.method} not allowed")
         raise Refused(404, "not found")
 
-    # What there is
+    # Reports
 
     def _parent(self, name: str) -> Queue:
-        """The family a reader belongs to, by its own name."""
+        """Return the family of a name, which must not be a child's. Raises Refused."""
         if "+" in name:
             raise Refused(400, "readers belong to the parent of a fanout queue")
         return find_family(self._collection, name)
@@ -144,7 +144,7 @@ class Readers:
     async def _consumers(self, request: web.BaseRequest, name: str, account: Account | None) -> web.StreamResponse:
         queue = find_family(self._collection, name)
         limit = number_in(request, "limit", 1, CONSUMERS_MAX, CONSUMERS_DEFAULT)
-        # Who the clients are is said to those who look after the server.
+        # Only admins see addresses and users of clients.
         is_admin = account is None or account.may(Right.ADMIN, name)
         report = ConsumersReport(self._service, limit, with_clients=is_admin)
         pieces = report.pieces(name, queue, _lagging(queue, account))
@@ -153,7 +153,7 @@ class Readers:
     async def _journal(self, name: str, account: Account | None) -> web.Response:
         queue = find_family(self._collection, name)
         is_compacting = self._service.maintenance.is_compacting(queue)
-        # Where its files are is said to those who look after the server.
+        # Only admins see the folder.
         is_admin = account is None or account.may(Right.ADMIN, name)
         return as_json(await describe_journal(queue, self._share, is_compacting=is_compacting, with_folder=is_admin))
 
@@ -186,7 +186,7 @@ class Readers:
         return as_json(_stream_fields(queue, stream), 201)
 
     async def _upkeep_over(self, queue: Queue) -> None:
-        """A new reader holds what is there: not while some of it is being deleted or rewritten."""
+        """Wait while segments are being deleted or rewritten, because a new reader pins what is there."""
         while queue.journal is not None and (queue.journal.retiring or self._service.maintenance.is_compacting(queue)):
             await asyncio.sleep(MAINTENANCE_POLL_S)
 
@@ -213,7 +213,7 @@ class Readers:
         return as_json({"dropped": shown_name(label)})
 
     async def _written(self, queue: Queue) -> None:
-        """Until what was changed is in the journal, and on disk where that is asked for. Raises Refused."""
+        """Wait until changes are in the journal, and on disk if configured. Raises Refused."""
         commit, is_dirty = self._collection.commit, queue.dirty
         self._service.turn.finish()
         commit.wake()
@@ -242,7 +242,7 @@ def _check_seen(account: Account | None, name: str) -> None:
 
 
 def _readers_of(queue: Queue, account: Account | None) -> Iterator[dict[str, Any]]:
-    """What there is to say of each. `queue.flush_counters()` comes first."""
+    """Yield the fields of each reader. `queue.flush_counters()` must be called first."""
     for reader in list(queue.readers.values()):
         if account is None or account.sees(reader.name):
             head = reader.head()
@@ -263,7 +263,7 @@ def _readers_of(queue: Queue, account: Account | None) -> Iterator[dict[str, Any
 
 
 def _lagging(queue: Queue, account: Account | None) -> Iterator[dict[str, Any] | None]:
-    """`_readers_of`, once it is known how long their heads have waited; None now and then."""
+    """Yield `_readers_of`, after determining how long their heads have waited, and None at intervals."""
     for reader in list(queue.readers.values()):
         while reader.seek_head():
             yield None

@@ -1,6 +1,6 @@
-"""The figures of every queue as rows of numbers, made in slices, and which of them have changed since when.
+"""Figures of every queue as rows of numbers, made in slices, and the rows changed since an earlier look.
 
-A queue at rest is known by a handful of counters: its row is not made anew.
+A queue at rest is recognised by a few counters: its row is not made again.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from kestreld.queues.figures import HELD_KEYS, Sees, Sums, held_figures
 from kestreld.queues.reader import Reader
 from kestreld.stats import Totals
 
-# The names are those of `stats`, but for oldest_at_ms: when the head was added (0 = nothing waits), which stands still.
+# The names are those of `stats`, but for oldest_at_ms: the instant at which the head was added, 0 = nothing waits.
 COLUMNS: Final = (
     "queue",
     "items",
@@ -62,12 +62,12 @@ Signature = tuple[int | bool, ...]
 
 
 def shown_name(name: str) -> str:
-    """A queue name for JSON: its bytes read as UTF-8, and those that are none as lone surrogates."""
+    """Convert a queue name for JSON: its bytes read as UTF-8, invalid ones as lone surrogates."""
     return name.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
 def name_of(shown: str) -> str:
-    """The reverse of `shown_name`."""
+    """Reverse `shown_name`."""
     return shown.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
@@ -104,7 +104,7 @@ def _row(name: str, reader: Reader) -> Row:
 
 
 def _held_columns(reader: Reader) -> tuple[int, ...]:
-    """When something is due next stands still, too; 0 = nothing is."""
+    """Figures of held items. The next due time is an instant, which does not change by itself; 0 = none."""
     if reader.held is None and reader.keys is None:
         return (0,) * (len(HELD_KEYS) - 1) + (reader.dead_letters,)
     figures = dict(held_figures(reader))
@@ -115,7 +115,7 @@ def _held_columns(reader: Reader) -> tuple[int, ...]:
 
 
 def _signature(reader: Reader) -> Signature:
-    """While this stays the same, so does the row. Whatever else changes a figure goes with a commit."""
+    """Return values that stay the same as long as the row does: all other changes of figures come with a commit."""
     queue, journal = reader.queue, reader.queue.journal
     return (
         journal.journal_id if journal is not None else 0,
@@ -146,20 +146,20 @@ def _held_signature(reader: Reader) -> Signature:
 
 
 class RowBook:
-    """The rows as of the last look, and the number of the look that found each changed."""
+    """Rows as of the last look, and for each the number of the look that found it changed."""
 
     def __init__(self, collection: QueueCollection) -> None:
         self._collection = collection
         self.look_number = 0
         self.rows: dict[str, Row] = {}
         self.changed_at: dict[str, int] = {}
-        self.gone: dict[str, int] = {}  # names that are no queue's any more -> the look that missed them
-        self.forgot_at = 0  # what went before this look is not in `gone`
+        self.gone: dict[str, int] = {}  # names of queues that no longer exist -> the look that missed them
+        self.forgot_at = 0  # queues gone before this look are not in `gone`
         self.sums = Sums()
         self._signatures: dict[str, Signature] = {}
 
     def look(self) -> Iterator[None]:
-        """Bring the rows up to date; gives way every few queues. One at a time."""
+        """Bring the rows up to date; yields every few queues. One look at a time."""
         collection, number = self._collection, self.look_number + 1
         sums = Sums(queues_stopped=len(collection.broken))
         for place, queue in enumerate(list(collection.families.values())):
@@ -195,7 +195,7 @@ class RowBook:
             self.gone.pop(name, None)
 
     def _miss(self, number: int) -> Iterator[None]:
-        """Take out the rows of queues there are no more."""
+        """Remove the rows of queues that no longer exist."""
         collection = self._collection
         for place, name in enumerate(list(self.rows)):
             if place % (STEP_QUEUES * 8) == 0:
@@ -222,13 +222,13 @@ class RowBook:
         sums.totals = Totals(totals[2], parents, totals[4] + totals[5], totals[3]) + self._collection.past
 
     def seen_rows(self, sees: Sees | None) -> Iterator[list[Row] | None]:
-        """The rows of the queues that somebody sees, None = all: the last thing it gives."""
+        """Yield None at intervals, and last the rows of the queues that `sees` allows, None = all."""
         return self._chosen(lambda name: sees is None or sees(name))
 
     def changed_since(self, number: int, sees: Sees | None = None) -> Iterator[Changes | None]:
-        """Rows that look `number` did not have so, names gone since then, and whether that is a full account.
+        """Yield None at intervals, and last the rows changed since look `number`, names gone, and a flag.
 
-        That is the last thing it gives. No look is under way meanwhile.
+        The flag is True if these are all rows, because the changes are not known. No look may be in progress.
         """
         is_full = not 0 < number <= self.look_number or number < self.forgot_at
         changed_at = self.changed_at
