@@ -1,4 +1,4 @@
-"""Checks of arguments that users of the library pass: they raise InvalidType or InvalidValue
+"""Checks of arguments that users of the library pass: they raise InvalidType or InvalidValue.
 
 Each error names the argument, the values allowed, and the value given.
 """

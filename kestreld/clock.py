@@ -1,4 +1,4 @@
-"""Wall and monotonic time, read once a turn; the only module that reads the system's clocks
+"""Wall and monotonic time, read once a turn; the only module that reads the system's clocks.
 
 Wall time stamps items and expiry; monotonic time measures waits and time-outs, so a step of the system clock neither
 delays nor hurries one.

@@ -1,4 +1,4 @@
-"""main() of kestreld: command line, start and stop of the server, wiring of its parts, exit codes"""
+"""main() of kestreld: command line, start and stop of the server, wiring of its parts, exit codes."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""File layer with threads for slow disk calls, such as syncs, that would delay the engine"""
+"""File layer with threads for slow disk calls, such as syncs, that would delay the engine."""
 
 from collections import deque
 from collections.abc import Callable

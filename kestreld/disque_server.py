@@ -1,4 +1,4 @@
-"""main() of disque-server: a kestreld that serves jobs only, configured by a disque.conf"""
+"""main() of disque-server: a kestreld that serves jobs only, configured by a disque.conf."""
 
 import os
 import sys

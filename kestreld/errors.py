@@ -1,4 +1,4 @@
-"""Exceptions that kestreld raises on purpose, divided by who must act on them
+"""Exceptions that kestreld raises on purpose, divided by who must act on them.
 
 "No item", "queue full" and "timed out" are answers, not errors, and have no class here.
 """

@@ -1,4 +1,4 @@
-"""All disk access of the engine and server, in one class; the crash simulation replaces it by a faulty disk
+"""All disk access of the engine and server, in one class; the crash simulation replaces it by a faulty disk.
 
 Errors are the system's own OSError; callers add the context. Files are created with mode 0600, folders with 0700;
 symbolic links are not followed in the last component of a path.

@@ -1,4 +1,4 @@
-"""Registry of objects and functions that are reinitialised in a forked child"""
+"""Registry of objects and functions that are reinitialised in a forked child."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Tuning of Python's cyclic garbage collector, so that collections do not delay turns
+"""Tuning of Python's cyclic garbage collector, so that collections do not delay turns.
 
 A collection stops everything: a full one for a third of a second per million objects. So young objects are collected
 often, a few at a time, and full collections happen only while there are few old objects. Objects in no cycle are freed

@@ -1,4 +1,4 @@
-"""Opens all ports of the server: on sockets passed by systemd, else at the configured addresses"""
+"""Opens all ports of the server: on sockets passed by systemd, else at the configured addresses."""
 
 import errno
 import re

@@ -1,4 +1,4 @@
-"""The log: one line per event, as text, JSON or for journald; it never contains an item's data"""
+"""The log: one line per event, as text, JSON or for journald; it never contains an item's data."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Memory available to this process, its use of memory and processor time, and release of free memory"""
+"""Memory available to this process, its use of memory and processor time, and release of free memory."""
 
 import ctypes
 import resource

@@ -1,4 +1,4 @@
-"""All socket access of the data ports and the cluster bus; the simulation replaces it by a network of its own
+"""All socket access of the data ports and the cluster bus; the simulation replaces it by a network of its own.
 
 A connection is an object with `recv`, `send`, `shutdown`, `close` and `fileno` like a non-blocking socket; a poller is
 an object with `register`, `modify`, `unregister`, `poll` and `fileno` like an epoll object.

@@ -1,4 +1,4 @@
-"""Password hashes: scrypt parameters, salt and digest in one line of text
+"""Password hashes: scrypt parameters, salt and digest in one line of text.
 
 Computing one takes about 0.1 s, so it is not done on the event loop.
 """

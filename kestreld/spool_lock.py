@@ -1,4 +1,4 @@
-"""Ownership check and lock of a spool, which one process uses at a time"""
+"""Ownership check and lock of a spool, which one process uses at a time."""
 
 import os
 import pwd

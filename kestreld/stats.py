@@ -1,4 +1,4 @@
-"""Counters and gauges of the server as a whole"""
+"""Counters and gauges of the server as a whole."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass

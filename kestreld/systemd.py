@@ -1,4 +1,4 @@
-"""Interface to systemd: passed sockets, sd_notify(3), and detection of journald"""
+"""Interface to systemd: passed sockets, sd_notify(3), and detection of journald."""
 
 import os
 import socket

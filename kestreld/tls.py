@@ -1,4 +1,4 @@
-"""TLS connections with the methods of a socket, TLS contexts, and the names in certificates
+"""TLS connections with the methods of a socket, TLS contexts, and the names in certificates.
 
 A record is at most 16 KiB, and OpenSSL takes them from the socket one at a time: a `recv` with more room than that
 leaves no data behind in OpenSSL that the poller would not report.

@@ -1,4 +1,4 @@
-"""Configuration of the server: settings, users and rights, and reading them from a file
+"""Configuration of the server: settings, users and rights, and reading them from a file.
 
 Importing the package does not load `QueueConfig`, only a first use of it does: `kestrelctl put`, which needs nothing
 but units, would spend a good part of its time on that.

@@ -1,4 +1,4 @@
-"""Values of the cluster settings: the address that a node announces, and the secret that nodes share"""
+"""Values of the cluster settings: the address that a node announces, and the secret that nodes share."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A configuration as YAML text: every setting in force, with the source of its value as a comment"""
+"""A configuration as YAML text: every setting in force, with the source of its value as a comment."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final

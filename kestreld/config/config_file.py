@@ -1,4 +1,4 @@
-"""Reading of a configuration: YAML and `--set` become a Config, or a ConfigError with every mistake"""
+"""Reading of a configuration: YAML and `--set` become a Config, or a ConfigError with every mistake."""
 
 import difflib
 import graphlib

@@ -1,4 +1,4 @@
-"""Settings of job queues: `jobs.queues`, by patterns of queue names"""
+"""Settings of job queues: `jobs.queues`, by patterns of queue names."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

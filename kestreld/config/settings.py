@@ -1,4 +1,4 @@
-"""The list of all settings: name, field of Config, and syntax of each
+"""The list of all settings: name, field of Config, and syntax of each.
 
 Reading, suggestions, stats, and the settings that need a restart are all derived from it.
 """

@@ -1,4 +1,4 @@
-"""Parsers of whole numbers, sizes and durations, such as 16MiB and 1h30m, as bytes and milliseconds
+"""Parsers of whole numbers, sizes and durations, such as 16MiB and 1h30m, as bytes and milliseconds.
 
 Numbers are without signs, underscores and leading zeros: other forms that int() accepts are probably mistakes.
 """

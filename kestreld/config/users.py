@@ -1,4 +1,4 @@
-"""Users and their rights, as configured: accounts, rights by pattern, and reading of both
+"""Users and their rights, as configured: accounts, rights by pattern, and reading of both.
 
 The server checks logins, see `server/accounts.py`.
 """

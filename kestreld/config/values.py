@@ -1,4 +1,4 @@
-"""Parsers of configuration values: a node becomes a number, switch or path, or raises BadValue
+"""Parsers of configuration values: a node becomes a number, switch or path, or raises BadValue.
 
 Ranges are given by the caller; this module does not know the settings.
 """

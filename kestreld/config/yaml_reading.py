@@ -1,4 +1,4 @@
-"""YAML text as a tree of nodes with locations; knows no settings
+"""YAML text as a tree of nodes with locations; knows no settings.
 
 Duplicate keys, unusable keys and syntax errors become problems; aliases and merge keys are resolved. Scalars stay
 text, so that the reader of the tree can refuse forms such as `1_000` and `0x10`.

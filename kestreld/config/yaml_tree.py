@@ -1,4 +1,4 @@
-"""Tree of configuration nodes with their locations in the file, for messages about mistakes"""
+"""Tree of configuration nodes with their locations in the file, for messages about mistakes."""
 
 from dataclasses import dataclass, field
 from enum import Enum

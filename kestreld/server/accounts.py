@@ -1,4 +1,4 @@
-"""Users of the running server: rights, rate limits, and password checks"""
+"""Users of the running server: rights, rate limits, and password checks."""
 
 import hashlib
 import hmac

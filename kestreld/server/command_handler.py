@@ -1,4 +1,4 @@
-"""Base classes of a protocol's parser and command handler, as sessions and turns use them
+"""Base classes of a protocol's parser and command handler, as sessions and turns use them.
 
 Base classes rather than typing.Protocols: attribute access through one of those is slow in the compiled build.
 """

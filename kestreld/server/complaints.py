@@ -1,4 +1,4 @@
-"""Rate-limited log lines about other hosts, which must not be able to fill the log"""
+"""Rate-limited log lines about other hosts, which must not be able to fill the log."""
 
 from collections.abc import Callable
 from typing import Final

@@ -1,4 +1,4 @@
-"""Connections with a callback, input to reread or a rate limit, which sessions use like plain sockets"""
+"""Connections with a callback, input to reread or a rate limit, which sessions use like plain sockets."""
 
 import asyncio
 from collections.abc import Callable

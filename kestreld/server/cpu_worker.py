@@ -1,4 +1,4 @@
-"""One thread for CPU-bound work that releases the GIL: password checks"""
+"""One thread for CPU-bound work that releases the GIL: password checks."""
 
 import asyncio
 import ipaddress

@@ -1,4 +1,4 @@
-"""Shares of the process's file descriptors for data ports, admin port and journals"""
+"""Shares of the process's file descriptors for data ports, admin port and journals."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A connection before its session: the TLS handshake, then the protocol's login"""
+"""A connection before its session: the TLS handshake, then the protocol's login."""
 
 import asyncio
 from abc import ABC, abstractmethod

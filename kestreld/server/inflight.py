@@ -1,4 +1,4 @@
-"""Memory limit for partly received large items, and the choice of the sessions read above it
+"""Memory limit for partly received large items, and the choice of the sessions read above it.
 
 Below the limit every session is read. Above it one item is read to its end: the oldest whose client keeps sending.
 Other sessions wait, but not those whose clients send nothing: a session that waits always has input. So the items that

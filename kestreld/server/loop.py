@@ -1,4 +1,4 @@
-"""asyncio's event loop on the poller of the data ports: turns run between its own rounds
+"""asyncio's event loop on the poller of the data ports: turns run between its own rounds.
 
 One system call waits for both. Events of the data ports are handled at once, turn after turn; asyncio has its round
 when something of its own is ready or due.

@@ -1,4 +1,4 @@
-"""The running server: turns, timers, long work in slices, reload and shutdown on one event loop
+"""The running server: turns, timers, long work in slices, reload and shutdown on one event loop.
 
 Turns come first. All long work together runs in slices of 2 ms between them, each of which ends with a commit. A
 reload with a bad configuration changes nothing. A shutdown runs the commands received so far, ends all waits, and

@@ -1,4 +1,4 @@
-"""One client connection: runs its commands in order, and sends replies once their commits are written
+"""One client connection: runs its commands in order, and sends replies once their commits are written.
 
 Parser and handler know the protocol and the queues, a session neither. What always holds: commands are executed, and
 their replies sent, in the order received. A reply leaves only after the commits that it and earlier replies depend on

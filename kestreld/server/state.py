@@ -1,4 +1,4 @@
-"""State that all sessions share, and functions of the server that they may call"""
+"""State that all sessions share, and functions of the server that they may call."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

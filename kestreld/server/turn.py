@@ -1,4 +1,4 @@
-"""One turn of the server: run the commands of every ready connection, commit, send the replies
+"""One turn of the server: run the commands of every ready connection, commit, send the replies.
 
 Hang-ups and writable connections come first, so that the items they return are there for others' commands; then waits
 that are due, sessions that can continue, and new input. A reply leaves only after the commit that it depends on is

@@ -1,4 +1,4 @@
-"""Interface of a protocol to listeners: parser and handler of a session, and login before it"""
+"""Interface of a protocol to listeners: parser and handler of a session, and login before it."""
 
 from typing import Any
 
