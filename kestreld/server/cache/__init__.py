@@ -1,1 +1,1 @@
-"""Memcached's text and meta protocol, on a dictionary (docs/cache.md)."""
+"""memcached's text and meta protocols, executed on a dictionary in memory (docs/cache.md)."""

@@ -1,4 +1,4 @@
-"""What clients may ask of the server itself. What is kestreld's own business is refused in memcached's words."""
+"""Cache commands about the server: stats, the memory limit, and refusals in memcached's words."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from kestreld.server.cache.numbers import unsigned_32
 from kestreld.server.cache.slab_classes import slab_class
 from kestreld.server.state import ServerState
 
-# Begins with that of the memcached whose commands it has: clients decide by it what a server can do.
+# Begins with the version of memcached whose commands it has: clients use it to decide what a server can do.
 VERSION: Final = f"1.6.18-kestreld-{__version__}"
 _MEGABYTES_MIN: Final = 8
 _DETAIL_USAGE: Final = b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"
@@ -24,7 +24,7 @@ _NEED_WORDS: Final = frozenset((b"slabs", b"lru_crawler"))
 
 
 def refused(words: list[bytes]) -> bytes | None:
-    """The answer to a command that memcached has and kestreld does not carry out; None where it is none."""
+    """Return the reply to a command that memcached has and kestreld does not support; None for any other."""
     word = words[0]
     if word in _NEED_WORDS and len(words) == 1:
         return ERROR
@@ -48,7 +48,7 @@ def set_memory_limit(dictionary: Dictionary, state: ServerState, words: list[byt
 
 
 def stats_of(dictionary: Dictionary, state: ServerState, words: list[bytes]) -> bytes:
-    """The answer to `stats` with these words behind it."""
+    """Return the reply to `stats` with these arguments."""
     if not words:
         return _lines(_general(dictionary, state))
     word = words[0]
@@ -70,7 +70,7 @@ def stats_of(dictionary: Dictionary, state: ServerState, words: list[bytes]) -> 
 
 
 def _detail(dictionary: Dictionary, words: list[bytes]) -> bytes:
-    """`stats detail`: begin or end counting by prefix, or tell the counts."""
+    """Execute `stats detail`: start or stop counting by prefix, or return the counts."""
     if words[:1] == [b"dump"]:
         return dictionary.prefixes.lines() + END
     if words[:1] not in ([b"on"], [b"off"]):
@@ -135,7 +135,7 @@ def _settings(dictionary: Dictionary, state: ServerState) -> dict[str, object]:
 
 
 def _items(dictionary: Dictionary) -> dict[str, object]:
-    """All in one class, that of the mean item: there are no others."""
+    """Return the figures of all items, as one class, that of the mean item: there are no others."""
     if not dictionary.items:
         return {}
     counts, prefix = dictionary.counts, f"items:{_class_of(dictionary)}"

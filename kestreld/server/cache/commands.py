@@ -1,11 +1,11 @@
-"""What memcached's command lines ask for, and its answers.
+"""Parsed commands of memcached's protocol, as the parser hands them to the handler, and fixed replies.
 
 A batch of the parser has, for each command, one of:
 
-- the line itself but for its end, where that begins with a g: mostly the dictionary has an answer under it;
-- its words in a list, and then its data, where it is a set of a small value that expires within 30 days, if at all;
-- its words in a list, where it is anything else without data;
-- a `Storage`, where data came with it that is no plain set's;
+- the line without its end, if that begins with a g: usually the dictionary has an entry under that text;
+- its words in a list, and then its data, for a set of a small value that expires within 30 days or never;
+- its words in a list, for any other command without data;
+- a `Storage`, for any other command with data;
 - a `Refusal`.
 """
 
@@ -32,7 +32,7 @@ KEY_BYTES_MAX: Final = 250
 
 
 class Refusal:
-    """Answers, then hangs up if `closes`."""
+    """A reply, after which the connection is closed if `closes`."""
 
     __slots__ = ("closes", "reply")
 
@@ -42,7 +42,7 @@ class Refusal:
 
 
 class Storage:
-    """A command that came with data. `drops` says that its data was too large: what is stored under the key goes."""
+    """A command with data. `drops`: the data was too large, and the value stored under the key must go."""
 
     __slots__ = (
         "cas",

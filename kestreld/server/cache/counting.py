@@ -1,4 +1,4 @@
-"""incr and decr, of text and meta commands."""
+"""Arithmetic of incr and decr, for text and meta commands."""
 
 from kestreld.cache.dictionary import Dictionary
 from kestreld.cache.entries import CAS_MASK, Item
@@ -6,9 +6,9 @@ from kestreld.server.cache.numbers import unsigned_64
 
 
 def count(dictionary: Dictionary, name: bytes, item: Item, delta: int, *, goes_up: bool) -> bytes | None:
-    """Add to a number or subtract from it, and count that; what it is now, None where it is none.
+    """Add to a number or subtract from it, and count the hit; returns the result, None if it is not a number.
 
-    A sum wraps at 64 bits, a difference stops at 0. A number that has become shorter is followed by blanks.
+    A sum wraps at 64 bits, a difference stops at 0. A number that has become shorter is padded with blanks.
     """
     value = unsigned_64(item.data)
     if value is None:

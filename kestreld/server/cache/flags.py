@@ -1,4 +1,4 @@
-"""The flags of meta commands: one letter each, some with a token behind it."""
+"""Flags of meta commands: one letter each, some followed by a token."""
 
 from binascii import Error, a2b_base64, b2a_base64
 from typing import Final
@@ -20,9 +20,9 @@ _PLAIN: Final = frozenset(b"OPLkstcfvlhuqI")
 
 
 class Flags:
-    """Those of one command. `problem` is what to answer in the place of the command, b"" = nothing is wrong.
+    """Flags of one command. `problem` is the reply if they are wrong, b"" = they are not.
 
-    Times are as clients say them, in seconds; None where the flag is not there. `opaque` is O with its token.
+    Times are as clients write them, in seconds; None if the flag is absent. `opaque` is O with its token.
     """
 
     __slots__ = (
@@ -66,11 +66,11 @@ class Flags:
                 return
 
     def has(self, letter: bytes) -> bool:
-        """Whether that flag is there."""
+        """Return True if the flag is present."""
         return letter in self.letters
 
     def _first_problem(self) -> bytes:
-        """What is met first: a flag that there is not, or one that was there before."""
+        """Return the reply to the first flag that is unknown or a duplicate."""
         for at, letter in enumerate(self.letters):
             if letter >= 127 or letter in self.letters[:at]:
                 return _DUPLICATE
@@ -79,7 +79,7 @@ class Flags:
         return _DUPLICATE
 
     def _read(self, letter: int, word: bytes) -> bool:
-        """Take in a flag with a token, or b; False where it is unknown, which ends the reading."""
+        """Read a flag with a token, or b; returns False if it is unknown, which ends the reading."""
         token = word[1:]
         if letter == 98:  # b
             self._decode_key()
@@ -125,5 +125,5 @@ class Flags:
 
 
 def shown(key: bytes, is_binary: bool) -> bytes:
-    """A key as the flag k answers it."""
+    """Return a key as the flag k shows it."""
     return b" k" + (b2a_base64(key, newline=False) + b" b" if is_binary else key)

@@ -1,4 +1,4 @@
-"""Commands of one session carried out on the dictionary."""
+"""Execution of a session's cache commands on the dictionary."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -32,7 +32,7 @@ NAME_BYTES_MAX: Final = KEY_BYTES_MAX + NAME_BYTES_MIN
 
 
 class CacheHandler(CommandHandler):
-    """The commands of one session. `rights` are those of its account, None = all."""
+    """Executor of one session's commands. `rights` are those of its account, None = all."""
 
     def __init__(
         self, state: ServerState, dictionary: Dictionary, rights: CacheRights | None, plan: Callable[[], None]
@@ -79,7 +79,7 @@ class CacheHandler(CommandHandler):
                 out.append(STORED)
                 continue
             has_others, self.room_bytes = True, room_bytes
-            if (hits or sets) and not isinstance(each, bytes):  # it may be `stats`
+            if (hits or sets) and not isinstance(each, bytes):  # `stats` must include them
                 dictionary.counts.add(hits, sets)
                 hits = sets = 0
             self._carry_out(each)
@@ -98,7 +98,7 @@ class CacheHandler(CommandHandler):
         return is_blocked
 
     def _by_prefix(self, commands: Iterator[Any]) -> Iterator[Any]:
-        """The same text commands, each counted by the prefix of its key; `_answer_keys` counts those of many keys."""
+        """Yield the same commands, counting text commands by prefix; `_answer_keys` counts those of many keys."""
         dictionary, prefixes = self.dictionary, self.dictionary.prefixes
         for each in commands:
             if isinstance(each, bytes):
@@ -115,7 +115,7 @@ class CacheHandler(CommandHandler):
                 yield next(commands)
 
     def _carry_out(self, command: Any) -> None:
-        """Any other than a get that has an answer, and a plain set."""
+        """Execute a command that is neither a get with an entry nor a plain set."""
         if isinstance(command, bytes):
             if _is_get_of_one(command):
                 self.dictionary.counts.get_misses += 1
@@ -161,7 +161,7 @@ class CacheHandler(CommandHandler):
             self.state.control.take_on(self._make_room())
 
     def _make_room(self) -> Work:
-        """Many small items leave for a large one: who has sent it waits, others do not."""
+        """Evict many small items for a large one, in slices: its sender waits, others do not."""
         while self.dictionary.is_over_limit:
             self.dictionary.make_room()
             yield None
@@ -212,7 +212,7 @@ class CacheHandler(CommandHandler):
         self._answer_keys(keys)
 
     def _answer_keys(self, keys: list[bytes]) -> bool:
-        """Answer some of the keys of a get; whether there are more that have to wait."""
+        """Answer some of the keys of a get; returns True if others have to wait."""
         word = self._keys_word
         touches, with_cas = word in (b"gat", b"gats"), word in (b"gets", b"gats")
         dictionary, out = self.dictionary, self.out
@@ -281,7 +281,7 @@ class CacheHandler(CommandHandler):
             self._answer(NOT_FOUND, quiet)
 
     def _count(self, words: list[bytes]) -> None:
-        """incr and decr."""
+        """Execute incr or decr."""
         if not 3 <= len(words) <= 4:
             self.out.append(wire.ERROR)
             return
@@ -346,7 +346,7 @@ def _is_get_of_one(line: bytes) -> bool:
 
 
 def _with_cas(name: bytes, entry: bytes) -> bytes:
-    """The answer to gets, but for its END."""
+    """Return an entry as the reply to gets, without its END."""
     line_end = entry.index(b"\r\n", KEY_AT + len(name) - NAME_BYTES_MIN)
     cas = int.from_bytes(entry[CAS_AT:HEADER_BYTES], "big")
     return b"%b %d%b" % (entry[HEADER_BYTES:line_end], cas, entry[line_end:-END_BYTES])

@@ -1,4 +1,4 @@
-"""Memcached's meta commands, carried out on the dictionary. Each returns its answer, b"" = none."""
+"""memcached's meta commands, executed on the dictionary; each function returns the reply, b"" = none."""
 
 from collections.abc import Callable
 from typing import Final
@@ -43,14 +43,14 @@ _CODES: Final = {STORED: b"HD", EXISTS: b"EX", NOT_FOUND: b"NF"}
 
 
 def _remaining_s(dictionary: Dictionary, item: Item) -> int:
-    """How long an item has yet to live, in whole seconds, as clients count them; -1 = forever."""
+    """Return the whole seconds until an item expires, as clients count them; -1 = forever."""
     if item.expires_at_ms == NEVER_MS:
         return -1
     return max(-((dictionary.now_ms - item.expires_at_ms) // 1000), 0)
 
 
 def _echoed(flags: Flags) -> bytes:
-    """What of the flags is answered where there is no item: the opaque and the key."""
+    """Return the flags that a reply without an item repeats: the opaque and the key."""
     answer = b""
     for letter in flags.letters:
         if letter == 79:  # O
@@ -61,7 +61,7 @@ def _echoed(flags: Flags) -> bytes:
 
 
 def _read(words: list[bytes], too_long: bytes) -> Flags | bytes:
-    """The flags of a line, or what to answer to it."""
+    """Parse the flags of a line; returns the reply instead if that is not possible."""
     if len(words) < 2:
         return ERROR
     if len(words[1]) > KEY_BYTES_MAX:
@@ -73,7 +73,7 @@ def _read(words: list[bytes], too_long: bytes) -> Flags | bytes:
 
 
 class _Usual(dict[bytes, bytes | None]):
-    """The flags of an mg as text -> their letters, where they ask for what a get finds anyway; else None."""
+    """The flags of an mg as text -> their letters, if they need only what a plain get finds; else None."""
 
     def __missing__(self, text: bytes) -> bytes | None:
         words = text.split(b" ")
@@ -89,7 +89,7 @@ _usual: Final = _Usual()
 
 
 def _usual_get(dictionary: Dictionary, key: bytes, letters: bytes) -> bytes | None:
-    """mg of what nobody has marked; None where somebody has."""
+    """mg of an item that no client has marked; None if one has."""
     name = name_of(key)
     entry = dictionary.fetch(name)
     if entry is None:
@@ -117,7 +117,7 @@ def _usual_get(dictionary: Dictionary, key: bytes, letters: bytes) -> bytes | No
 
 
 def meta_get(dictionary: Dictionary, words: list[bytes]) -> bytes:
-    """mg: get an item, or what is to be known of it, and change when it expires."""
+    """mg: get an item, or facts about it, and change its expiry."""
     if 2 < len(words) <= len(b"mkvfskcq") and len(words[1]) <= KEY_BYTES_MAX:
         letters = _usual[b" ".join(words[2:])]
         usual = None if letters is None else _usual_get(dictionary, words[1], letters)
@@ -161,16 +161,17 @@ def meta_get(dictionary: Dictionary, words: list[bytes]) -> bytes:
 
 
 def _vivified(dictionary: Dictionary, name: bytes, flags: Flags) -> Item:
-    item = dictionary.item(b"0", b"", 0)  # the flag N says when it expires, where it stands
+    item = dictionary.item(b"0", b"", 0)  # its expiry is set where the flag N stands
     if (flags.is_binary and not flags.key.isascii()) or not flags.key.decode("latin-1").isprintable():
-        item.state = BINARY_KEY  # as text it would be no word
+        item.state = BINARY_KEY  # as text it would not be one word
     dictionary.put(name, item)
     return item
 
 
 def _told(dictionary: Dictionary, item: Item, flags: Flags, *, is_new: bool) -> tuple[bytes | None, bool]:
-    """What the flags ask to be told, in their order, None = the opaque is too long; and whether this client is to fetch
-    the value anew. T, N and R count from where they stand.
+    """Return the values that the flags ask for, in their order, and True if this client is to fetch the value anew.
+
+    The values are None if the opaque is too long. T, N and R take effect where they stand.
     """
     answer, is_won = b"", False
     for letter in flags.letters:
@@ -205,12 +206,12 @@ def _told(dictionary: Dictionary, item: Item, flags: Flags, *, is_new: bool) -> 
 
 
 def _from_now_s(dictionary: Dictionary, expiry_s: int) -> int:
-    """How many seconds from now that is which a client says as it does an expiry; 0 where that is never or over."""
+    """Convert an expiry, as clients write it, to seconds from now; 0 if it is never or over."""
     return 0 if expiry_s <= 0 else -((dictionary.now_ms - dictionary.expiry_ms(expiry_s)) // 1000)
 
 
 def _markers(item: Item, *, is_won: bool) -> bytes:
-    """Who is to fetch the value anew, which the item's state then says as well."""
+    """Return the marks for a value to be fetched anew, and note in the item's state that a client was told."""
     answer = b""
     if item.state & TOKEN_SENT:
         answer += b" Z"
@@ -227,7 +228,7 @@ def _markers(item: Item, *, is_won: bool) -> bytes:
 
 
 def meta_set(dictionary: Dictionary, storage: Storage, flags: Flags) -> bytes:
-    """ms: store data that has come with it."""
+    """ms: store an item."""
     name = name_of(storage.key)
     if storage.drops:
         dictionary.counts.store_too_large += 1
@@ -343,7 +344,7 @@ def _counted(dictionary: Dictionary, name: bytes, item: Item, flags: Flags, text
 
 
 def meta_debug(dictionary: Dictionary, words: list[bytes]) -> bytes:
-    """me: what is known of an item."""
+    """me: return the internal state of an item."""
     if len(words) < 2 or len(words[1]) > KEY_BYTES_MAX:
         return BAD_FORMAT
     key = words[1]
@@ -368,7 +369,7 @@ def meta_debug(dictionary: Dictionary, words: list[bytes]) -> bytes:
 
 
 def meta_noop(dictionary: Dictionary, words: list[bytes]) -> bytes:
-    """mn: tells that all before it is answered."""
+    """mn: mark that all commands before it are answered."""
     return b"MN\r\n"
 
 

@@ -1,4 +1,7 @@
-"""Numbers on a command line, as memcached's C reads them: blanks and a sign before, a blank or nothing behind."""
+"""Parsers of numbers on command lines, which accept what memcached's C code accepts.
+
+Blanks and a sign may come before a number, a blank or nothing behind it.
+"""
 
 import re
 from typing import Final
@@ -15,7 +18,7 @@ def _number(word: bytes) -> int | None:
 
 
 def signed_32(word: bytes) -> int | None:
-    """An expiry or a length: what a 32-bit number holds of it. None where the word is no number."""
+    """Parse an expiry or a length, reduced to 32 bits. None if the word is not a number."""
     if word.isdigit() and len(word) < SHORT:
         return int(word)
     value = _number(word)
@@ -25,13 +28,13 @@ def signed_32(word: bytes) -> int | None:
 
 
 def unsigned_32(word: bytes) -> int | None:
-    """Flags: what a 32-bit number holds of it. None where the word is no number."""
+    """Parse flags, reduced to 32 bits. None if the word is not a number."""
     value = unsigned_64(word)
     return None if value is None else value & 0xFFFFFFFF
 
 
 def unsigned_64(word: bytes) -> int | None:
-    """A cas, or a number that is counted with. None where the word is none."""
+    """Parse a cas, or an operand of arithmetic. None if the word is not such a number."""
     if word.isdigit() and len(word) < SHORT:
         return int(word)
     value = _number(word)

@@ -1,5 +1,6 @@
-"""Memcached's text protocol: bytes to commands (`commands` says what a batch has). It never sees a socket or a key's
-value.
+"""Parser of memcached's text and meta protocols: bytes to commands, without sockets or stored values.
+
+`commands` describes what a batch contains.
 """
 
 from typing import Any, Final
@@ -24,7 +25,7 @@ BAD_MODE: Final = b"CLIENT_ERROR invalid mode for ms M token\r\n"
 TOO_LONG: Final = b"CLIENT_ERROR options flags too long\r\n"
 DATA_BYTES_MAX: Final = (1 << 31) - 3
 GETS_LINE_BYTES_MAX: Final = 1 << 22
-WORDS_MAX: Final = 50_000  # as many keys as one get may have: nobody waits for more
+WORDS_MAX: Final = 50_000  # limit of the keys of a get, so that it does not delay others
 PLAIN_BYTES_MAX: Final = 16384
 PLAIN_SPARE_BYTES: Final = 512  # more than an item has beside its data
 GET: Final = ord("g")
@@ -36,7 +37,7 @@ _MANY_KEYS: Final = (b"get ", b"gets ", b"gat ", b"gats ")
 
 
 class _SmallNumbers(dict[bytes, int]):
-    """Word -> the small number that it is as one writes it, -1 where it is something else."""
+    """Word -> the small number that it is in the usual notation, -1 for anything else."""
 
     def __missing__(self, word: bytes) -> int:
         if not word.isdigit() or len(word) > 5 or word != b"%d" % int(word) or int(word) > PLAIN_BYTES_MAX:
@@ -49,18 +50,18 @@ _small_numbers: Final = _SmallNumbers()
 
 
 class CacheParser(Parser):
-    """The input of one connection."""
+    """Parser of one connection's input."""
 
     def __init__(self, dictionary: Dictionary, line_bytes_max: int, *, has_all_rights: bool) -> None:
         super().__init__()
         self._dictionary = dictionary
         self._line_bytes_max = line_bytes_max
-        self._is_plain = has_all_rights  # a get of one key need not be looked at
+        self._is_plain = has_all_rights  # a get of one key need not be parsed
         self._plain_bytes_max = 0
         self._rest = b""
         self._is_first = True
         self._over = False
-        self._storage: Storage | None = None  # whose data is unfinished; None: it is thrown away
+        self._storage: Storage | None = None  # whose data is unfinished; None: the data is discarded
         self._chunks: list[bytes] = []
         self._missing = 0
         self._block_bytes = 0
@@ -104,7 +105,7 @@ class CacheParser(Parser):
         return batch
 
     def _begin(self, data: bytes, batch: list[Any]) -> bool:
-        """The first bytes of the connection; whether they are text. Also any after the last: they are dropped."""
+        """Return True if the first bytes of the connection are text. Also drops bytes after its last command."""
         if self._over:
             return False
         if data[:1] in BINARY_MAGIC:
@@ -115,8 +116,9 @@ class CacheParser(Parser):
         return True
 
     def _split(self, data: bytes) -> tuple[list[Any], int]:
-        """The commands that `data` begins with, as long as they are plain ones and in what they store no line ends: one
-        split finds them all. With them where the first other one begins.
+        """Find the plain commands that `data` begins with by one split, while no stored data contains a line end.
+
+        Returns them, and the position of the first other command.
         """
         pieces: list[Any] = data.split(b"\r\n")  # become the batch
         rest: bytes = pieces.pop()
@@ -147,12 +149,12 @@ class CacheParser(Parser):
         return pieces, begun
 
     def _plain_words(self, line: bytes) -> list[bytes] | None:
-        """The words of a line that sets a small value, to expire within 30 days if at all; else None."""
+        """Return the words of a line that sets a small value, to expire within 30 days or never; else None."""
         words = line.split(b" ")
         if len(words) != 5 or len(line) > KEY_BYTES_MAX:
             return None
         word, key, flags, expiry_s, size = words
-        # A number: to look for a byte by its value takes a fraction of the time that it takes by a bytes object.
+        # `0 in line` searches for an int, in a fraction of the time that a bytes object would take.
         if word != b"set" or not key or 0 in line:
             return None
         if expiry_s != b"0" and (not expiry_s.isdigit() or len(expiry_s) > 7 or int(expiry_s) > RELATIVE_S_MAX):
@@ -162,7 +164,7 @@ class CacheParser(Parser):
         return words
 
     def _walk(self, data: bytes, at: int, batch: list[Any]) -> None:
-        """Add the commands of `data` from `at` on, and keep what is unfinished."""
+        """Parse the commands of `data` from `at` on, one by one, and keep an unfinished one."""
         find = data.find
         while True:
             end = find(b"\n", at) + 1
@@ -206,7 +208,7 @@ class CacheParser(Parser):
     # Data
 
     def _read_plain(self, line: bytes, data: bytes, at: int, batch: list[Any]) -> int:
-        """Take a plain set whose data is all there; where the next line begins, 0 where it is something else."""
+        """Take a plain set whose data is complete; returns where the next line begins, 0 for anything else."""
         words = self._plain_words(line)
         if words is None:
             return 0
@@ -218,7 +220,7 @@ class CacheParser(Parser):
         return end
 
     def _read_storage(self, words: list[bytes], batch: list[Any]) -> int:
-        """Make `_storage` of a line; how many bytes of data follow, -1 where it is refused."""
+        """Make `_storage` of a line; returns the bytes of data that follow, -1 if the line is refused."""
         has_cas = words[0] == b"cas"
         at_least = 6 if has_cas else 5
         if not at_least <= len(words) <= at_least + 1:
@@ -236,7 +238,7 @@ class CacheParser(Parser):
         return size
 
     def _read_meta_set(self, words: list[bytes], batch: list[Any]) -> int:
-        """As `_read_storage`, of an ms. What is wrong with its flags is answered, and its data thrown away."""
+        """`_read_storage` for ms. If its flags are wrong, the reply is an error, and the data is discarded."""
         problem, size = b"", -1
         if len(words) < 2:
             problem = ERROR
@@ -270,7 +272,7 @@ class CacheParser(Parser):
         return size
 
     def _expect(self, storage: Storage, size: int, batch: list[Any]) -> None:
-        """Its data comes next, or is thrown away if it is too large."""
+        """Prepare for the data of a command, which is discarded if it is too large."""
         self._storage = storage
         if item_bytes(len(storage.key), storage.flags, size) > self._dictionary.item_size_max_bytes:
             storage.drops = True
@@ -278,7 +280,7 @@ class CacheParser(Parser):
             self._storage = None
 
     def _read_block(self, size: int, data: bytes, at: int, batch: list[Any]) -> int:
-        """Take the data that begins at `at`; where the next line begins, -1 when all is consumed."""
+        """Take the data that begins at `at`; returns where the next line begins, -1 if all input is consumed."""
         end = at + size
         storage = self._storage
         if storage is not None and len(data) >= end + 2:
@@ -295,7 +297,7 @@ class CacheParser(Parser):
         return -1 if taken < 0 else at + taken
 
     def _continue_block(self, data: bytes, batch: list[Any]) -> int:
-        """Feed an open block of data; how many bytes it took, -1 when it took all and wants more."""
+        """Feed an unfinished block of data; returns the bytes consumed, -1 if all are and more are missing."""
         take = min(self._missing, len(data))
         self._missing -= take
         storage = self._storage
@@ -317,13 +319,13 @@ class CacheParser(Parser):
 
 
 def _length(word: bytes) -> int:
-    """A length of data, -1 where the word is none."""
+    """Parse a length of data, -1 if the word is none."""
     size = signed_32(word)
     return size if size is not None and 0 <= size <= DATA_BYTES_MAX else -1
 
 
 def words_of(line: bytes) -> list[bytes]:
-    """The words of a line, up to a NUL and without its end. Of very many, the last is all the rest."""
+    """Split a line into words, up to a NUL and without its end. Of very many, the last is all the rest."""
     text = line[:-1]
     if len(text) > 1 and text.endswith(b"\r"):
         text = text[:-1]

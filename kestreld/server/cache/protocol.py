@@ -1,4 +1,4 @@
-"""Memcached's protocol, as listeners have it."""
+"""The cache's protocol for listeners: parser, handler and login of its sessions."""
 
 from kestreld.cache.dictionary import Dictionary
 from kestreld.server.accounts import Account
@@ -12,7 +12,7 @@ from kestreld.server.wire_protocol import WireProtocol
 
 
 class Cache(WireProtocol):
-    """All sessions share one dictionary."""
+    """memcached's protocol. All sessions share one dictionary."""
 
     name = "cache"
 

@@ -1,4 +1,4 @@
-"""Which right each command of the cache requires. Keys rarely repeat, so it is looked up at each command."""
+"""Rights that the cache's commands require, checked at each command, because keys rarely repeat."""
 
 from typing import Final
 
@@ -15,19 +15,19 @@ OF_KEYS: Final[dict[bytes, tuple[Right, ...]]] = {
     **dict.fromkeys((b"delete", b"md"), _DELETE),
 }
 _MANY_KEYS: Final = frozenset((b"get", b"gets", b"bget", b"gat", b"gats"))
-KEYS_MAX: Final = 10_000  # of one command that are looked at: nobody else waits longer for it than 5 ms
+KEYS_MAX: Final = 10_000  # checked for one command, which delays others by 5 ms at most
 _OF_OPERATORS: Final = ([b"reset"], [b"detail"])
 _META: Final = frozenset((b"mg", b"md", b"ma", b"me"))
 
 
 class CacheRights:
-    """What an account may do. A reload changes it at once."""
+    """Rights of an account on the cache. A reload changes them at once."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
 
     def refusal(self, words: list[bytes]) -> bytes | None:
-        """The answer to a command, as its words, that is not allowed; None = it is. Of one with data word and key."""
+        """Return the reply to a command that is not allowed, None if it is. With data, `words` is word and key."""
         word = words[0]
         if word == b"flush_all":
             return self._of_all(Right.FLUSH)

@@ -1,6 +1,6 @@
-"""How large memcached says that an item is, and in which of its classes of memory that would be.
+"""Sizes of items and their slab classes, computed as memcached does.
 
-Kestreld has no such classes: they are what tools that look at a memcached expect to see.
+Kestreld has no slab classes, but tools that inspect a memcached expect them.
 """
 
 from bisect import bisect_left
@@ -24,10 +24,10 @@ CHUNK_SIZES: Final = _chunk_sizes()
 
 
 def item_bytes(key_bytes: int, flags: int, data_bytes: int) -> int:
-    """The size of an item."""
+    """Return the size of an item."""
     return _HEADER_BYTES + key_bytes + 1 + (4 if flags else 0) + data_bytes + 2
 
 
 def slab_class(size_bytes: int) -> int:
-    """The number of the class that an item of this size is in, from 1 on."""
+    """Return the number, from 1 on, of the class for items of this size."""
     return min(bisect_left(CHUNK_SIZES, size_bytes) + 1, len(CHUNK_SIZES))

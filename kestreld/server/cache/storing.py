@@ -1,4 +1,4 @@
-"""set, add, replace, append, prepend and cas, of text and meta commands."""
+"""Storage commands of the text and meta protocols: set, add, replace, append, prepend and cas."""
 
 from kestreld.cache.dictionary import Dictionary
 from kestreld.cache.entries import BINARY_KEY, STALE, TOKEN_SENT, Item
@@ -7,7 +7,7 @@ from kestreld.server.cache.slab_classes import item_bytes
 
 
 def stored(dictionary: Dictionary, storage: Storage, name: bytes) -> bytes:
-    """Store what has come, if the command is for what is there; how that is answered in text."""
+    """Execute a storage command if its condition holds; returns the reply of the text protocol."""
     word, counts = storage.word, dictionary.counts
     counts.cmd_set += 1
     item = dictionary.item(b"%d" % storage.flags, storage.data, storage.expiry_s)
@@ -45,7 +45,7 @@ def stored(dictionary: Dictionary, storage: Storage, name: bytes) -> bytes:
 
 
 def _fits(dictionary: Dictionary, storage: Storage, before: Item, item: Item) -> bool:
-    """Whether the cas is that of what is there, or an older one where it may be: then it is stored as stale."""
+    """Return True if the cas matches, or is an older one where that is allowed: the item is then stale."""
     if storage.cas == before.cas:
         return True
     if not storage.may_be_stale or not 0 < storage.cas < before.cas:

@@ -1,4 +1,4 @@
-"""When the dictionary is tidied. Compiled, as the class that it extends is."""
+"""Schedule of the dictionary's cleanup. Compiled, because the class that it extends is."""
 
 from kestreld.cache.dictionary import Dictionary
 from kestreld.cache.entries import NEVER_MS
@@ -8,7 +8,7 @@ from kestreld.server.state import ServerState
 
 
 class Tidying(Scheduled):
-    """When the dictionary has something to tidy. It is on the agenda once, or being done, or there is nothing."""
+    """The next cleanup of the dictionary, on the agenda at most once. It is scheduled, in progress, or not needed."""
 
     __slots__ = ("_dictionary", "_is_at_work", "_state")
 
@@ -19,7 +19,7 @@ class Tidying(Scheduled):
         self._is_at_work = False
 
     def plan(self) -> None:
-        """See to it that it is done when it is due."""
+        """Schedule the cleanup, if it is due earlier than scheduled."""
         at_ms = self._dictionary.tidy_at_ms
         if at_ms < self.due_at_ms and not self._is_at_work:
             self.due_at_ms = at_ms
