@@ -1,1 +1,1 @@
-"""Kestrel's memcache dialect: docs/protocol.md."""
+"""Kestrel's memcache protocol, executed on the queues (docs/protocol.md)."""

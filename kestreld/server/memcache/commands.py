@@ -1,4 +1,4 @@
-"""Kestrel's memcache dialect as commands: what a line asks for, and the lines that have been parsed before."""
+"""Parsed commands of Kestrel's memcache protocol, their kinds, and the cache of parsed lines."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -24,8 +24,8 @@ DUMP_CONFIG: Final = 14
 STATS: Final = 15
 DUMP_STATS: Final = 16
 QUIT: Final = 17
-REPLY: Final = 18  # nothing to do but answer `reply`, then close if `closes`
-TOO_LARGE: Final = 19  # a SET whose data was thrown away unread: larger than the queue takes
+REPLY: Final = 18  # answer `reply`, then close if `closes`
+TOO_LARGE: Final = 19  # a SET whose data was discarded: it is larger than the queue allows
 REPAIR: Final = 20
 UNDO: Final = 21
 DUMP_JOB_QUEUES: Final = 22
@@ -33,7 +33,7 @@ DUMP_JOB_QUEUES: Final = 22
 LEASE: Final = 23
 LEASE_FIRST: Final = 24  # of several queues, the first that has an item
 CANCEL: Final = 25
-CONFIRM: Final = 26  # this and those that follow: in a batch their token stands behind them
+CONFIRM: Final = 26  # this and the following kinds: in a batch, their token follows
 EXTEND: Final = 27
 GIVE_BACK: Final = 28
 FAIL: Final = 29
@@ -49,14 +49,13 @@ ERROR: Final = b"ERROR\r\n"
 
 
 class Command:
-    """One command line. Shared by every command of the same text, so nothing in it changes but `target`. Where the
-    text has a token, by every command of the same text but for that.
+    """One parsed command line, shared by all commands of the same text: only `target` changes.
 
-    `name` is the queue's, `key` is what the client wrote; `wait_ms` -1 = do not wait; `data_bytes` -1 = no data
-    follows. `target` is for whoever executes commands, to remember what the name stood for. `sees` says which queues
-    its sender may know of, None = all; `may_create` whether he may make the one that is named. `lease_ms` is how long a
-    lease lasts; `delay_ms` when an item is due that is put or given back; `item_key` what follows `key=`, or the text
-    of `reason=`.
+    Lines with a token share it if they differ in nothing but the token. `name` is the queue's, `key` is the word that
+    the client wrote; `wait_ms` -1 = do not wait; `data_bytes` -1 = no data follows. `target` is where the handler
+    keeps the reader of that name. `sees` tests which queues the sender may know of, None = all; `may_create` is True
+    if the sender may create the queue. `lease_ms` is the duration of a lease; `delay_ms` the time until an item that
+    is put or given back is due; `item_key` the text after `key=` or `reason=`.
     """
 
     __slots__ = (
@@ -114,7 +113,7 @@ class Command:
 
 
 class CommandCache(ParsedCommands):
-    """Command lines already parsed. Bounded: cleared when full, and whenever what a line means may have changed."""
+    """Command lines already parsed. Bounded: cleared when full, and when the meaning of a line may have changed."""
 
     def __init__(self) -> None:
         self.whole: dict[bytes, Command] = {}  # with the line end it came with
@@ -123,7 +122,7 @@ class CommandCache(ParsedCommands):
         self.about_leases: dict[bytes, Command] = {}  # lines less their token
 
     def clear(self) -> None:
-        """Forget every line, and what commands already handed out remember of queues."""
+        """Forget every line, and the readers that commands already handed out remember."""
         for cached in (self.whole, self.texts, self.stores, self.about_leases):
             for command in cached.values():
                 command.target = None

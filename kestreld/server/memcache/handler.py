@@ -1,6 +1,6 @@
-"""Commands of one session carried out on the queues: the one room that knows the protocol's words and the engine's.
+"""Execution of a session's memcache commands on the queues.
 
-It never waits. A GET that has to is a `Waiter`; the commands behind it stay where they are until it is served.
+It never waits. A GET that has to becomes a `Waiter`; the commands behind it stay where they are until it is served.
 """
 
 from collections import deque
@@ -64,7 +64,7 @@ def _error(word: bytes, reason: str) -> bytes:
 
 
 class Handler(CommandHandler):
-    """The commands of one session: the one room that knows the words of memcache and of the engine."""
+    """Executor of one session's commands: the only class that knows both the protocol's words and the engine's."""
 
     def __init__(self, state: ServerState, *, strict: bool) -> None:
         super().__init__(state)
@@ -86,9 +86,10 @@ class Handler(CommandHandler):
         return self.open_reads
 
     def execute(self, commands: Iterator[Any]) -> bool:
-        """Carry out commands until they end; True when one has to wait first and `commands` holds the rest.
+        """Execute commands until they end; returns True if one has to wait and `commands` has the rest.
 
-        The loop every command goes through, its commonest written out: most of the server's own time.
+        Every command goes through this loop, which takes most of the server's own time; its commonest ones are written
+        out.
         """
         out = self.out
         while True:
@@ -161,7 +162,7 @@ class Handler(CommandHandler):
                 return True
 
     def _target(self, command: Command) -> Reader:
-        """The queue a command names, created if need be, remembered with the command's cached line."""
+        """Return the queue that a command names, created if need be, and remember it in the cached command."""
         collection = self.state.collection
         if not command.may_create and collection.look_for(command.name) is None:
             raise QueueNotMade(f"not allowed: create on {command.name!r}")
@@ -184,7 +185,7 @@ class Handler(CommandHandler):
     # SET
 
     def _set_otherwise(self, command: Command, data: bytes) -> None:
-        """A SET with expiry, flags, a delay or a key, to a child, or without a reply."""
+        """Execute a SET with expiry, flags, a delay or a key, to a child, or without a reply."""
         expire_at_ms = client_expiry_ms(command.expiry_s, self.state.clock.wall_ms)
         try:
             reader: Reader = command.target or self._target(command)
@@ -210,7 +211,10 @@ class Handler(CommandHandler):
             self.out.append(STORED if stored else NOT_STORED)
 
     def _put_once(self, command: Command, reader: Reader, data: bytes, expire_at_ms: int) -> bool:
-        """Put an item unless its key is known; whether it is there afterwards or, of an add, whether it was put now."""
+        """Put an item unless its key is known.
+
+        Returns True if the item is there afterwards or, for an add, if it was put now.
+        """
         if reader.find_key(command.item_key) and reader.keys is not None:
             reader.keys.refuse()
             return not command.adds
@@ -220,7 +224,7 @@ class Handler(CommandHandler):
         )
 
     def _cancel(self, command: Command) -> None:
-        """Drop the item of a key from wherever it is not due yet."""
+        """Drop the item of a key, if it is not due yet."""
         reader = self.state.collection.look_for(command.name)
         found = False
         if reader is not None:
@@ -233,7 +237,7 @@ class Handler(CommandHandler):
     # Leases
 
     def _lease(self, command: Command) -> None:
-        """Lease the head item and answer with it and its token; wait for one, or answer END."""
+        """Lease the head item and answer with it and its token, or wait for one, or answer END."""
         reader: Reader = command.target or self._target(command)
         if self._lease_head(command, reader):
             return
@@ -267,7 +271,7 @@ class Handler(CommandHandler):
         return True
 
     def _lease_first(self, command: Command) -> None:
-        """Lease the head item of the first queue that has one; wait for one of any."""
+        """Lease the head item of the first queue that has one, or wait for one of any."""
         readers: list[Reader] = [part.target or self._target(part) for part in command.parts]
         if any(self._lease_head(part, reader) for part, reader in zip(command.parts, readers, strict=True)):
             return
@@ -280,7 +284,7 @@ class Handler(CommandHandler):
             reader.wait_queue.add(waiter)
 
     def _end_lease(self, command: Command, token: int) -> None:
-        """What a token is shown for: confirm, extend, give back, failed."""
+        """Execute a command with a token: confirm, extend or give back the lease, or report a failure."""
         is_done = False
         try:
             reader: Reader | None = command.target or self._looked_at(command)
@@ -310,12 +314,12 @@ class Handler(CommandHandler):
         return leases.fail(reader, token, now_ms, command.item_key.decode())
 
     def undelivered(self, reader: Reader, token: int) -> None:
-        """The answer with that lease never left: nobody has the item."""
+        """Give back the item of a lease whose reply never left the server."""
         with suppress(JournalCorrupt):  # the queue has stopped
             leases.give_back(reader, token, self.state.clock.wall_ms)
 
     def _limit_open(self, reader: Reader, opened: int, limit_ms: int) -> None:
-        """Have an open read end by itself, which is none of this session's from then on."""
+        """Limit the time of an open read; when it ends by itself, this session forgets it."""
         reader.limit_open(opened, limit_ms, self.holder, partial(self._lose, reader, opened))
 
     def _lose(self, reader: Reader, opened: int) -> None:
@@ -324,7 +328,7 @@ class Handler(CommandHandler):
     # GET
 
     def _next(self, command: Command) -> None:
-        """`/close/open`: confirm the open read and open the next. The common case is written out."""
+        """Execute `/close/open`: confirm the open read and open the next. The common case is written out."""
         reads = self.open_reads
         reader: Reader = command.target or self._target(command)
         if reader.slow or len(reads) > 1 or not reader.window or (reads and reads[0][0] is not reader):
@@ -342,7 +346,7 @@ class Handler(CommandHandler):
         self.room_bytes -= size
 
     def _read(self, command: Command, *, is_part: bool = False) -> None:
-        """A GET with options, or one on a session that holds open reads; `is_part`: one key of several."""
+        """Execute a GET with options, or of a session with open reads; `is_part`: one key of several."""
         if command.peeks:
             self._peek(command)
             return
@@ -363,7 +367,7 @@ class Handler(CommandHandler):
         self._fetch(command, reader)
 
     def _settle_open(self, command: Command) -> bool:
-        """Close or abort the oldest open read of the named queue, if asked to. False when the command is refused."""
+        """Close or abort the oldest open read of the named queue, if requested. False if the command is refused."""
         strict = self.strict
         if command.closes or command.aborts:
             for index, (reader, opened, _) in enumerate(self.open_reads):
@@ -393,7 +397,7 @@ class Handler(CommandHandler):
             self._answer_error(b"CLIENT_ERROR", reason)
 
     def _fetch(self, command: Command, reader: Reader) -> None:
-        """Take or open the head item and answer with it; wait for one, or answer END."""
+        """Take or open the head item and answer with it, or wait for one, or answer END."""
         now_ms = self.state.clock.wall_ms
         queue = reader.queue
         if queue.stopped is not None:
@@ -434,7 +438,7 @@ class Handler(CommandHandler):
             self.out.append(END)
 
     def _looked_at(self, command: Command) -> Reader | None:
-        """The queue that a peek names, or whoever shows a token. That makes none, but in Kestrel 1.x."""
+        """Return the queue of a peek or of a token, without creating it, except in the dialect of Kestrel 1.x."""
         if self.strict:
             return self._target(command)
         command.target = reader = self.state.collection.look_for(command.name)
@@ -454,13 +458,13 @@ class Handler(CommandHandler):
         return b"VALUE %b %d %d%b\r\n%b\r\n" % (command.key, shown, size, number, record[ITEM_HEADER_BYTES:])
 
     def _get_many(self, command: Command) -> None:
-        """One VALUE for each queue that has an item, then END."""
+        """Answer with one VALUE for each queue that has an item, then END."""
         if any(not part.opens and not part.peeks for part in command.parts):
             self._may_take(None)
         self._answer_keys(deque(command.parts))
 
     def _answer_keys(self, keys: deque[Command]) -> bool:
-        """Go on with a GET of several keys; True when the rest has to wait until more answers can be sent."""
+        """Continue a GET of several keys; returns True if the rest waits until more can be sent."""
         self.keys = None  # an error is the last answer to it
         while keys:
             if self.room_bytes < 0:
@@ -489,7 +493,7 @@ class Handler(CommandHandler):
         return waiter
 
     def served(self, waiter: Waiter, record: bytes | None) -> None:
-        """The wait is over: with an item to fetch, or with nothing."""
+        """End the wait, with an item to fetch or with none."""
         command, self.waiter, self.asked = self.asked, None, None
         assert command is not None
         if record is None:
@@ -508,7 +512,7 @@ class Handler(CommandHandler):
         self.ready()
 
     def refused(self, waiter: Waiter, reason: str) -> None:
-        """The wait is over: the queue has stopped."""
+        """End the wait: the queue has stopped."""
         self.waiter = self.asked = None
         self._answer_error(b"SERVER_ERROR", reason)
         self.ready()
@@ -583,10 +587,10 @@ class Handler(CommandHandler):
             self.held = True
             state.control.undo(command.name, self._undone)
 
-    # What takes long: done between turns, while the commands behind it wait
+    # Long work, done between turns while the commands behind it wait
 
     def _everywhere(self, command: Command, steps: Steps) -> None:
-        """Carry out a command on all queues."""
+        """Execute a command on all queues, in slices."""
         self.held = self.is_at_work = True
         self.state.control.take_on(self._carry_out(command, steps))
 
@@ -641,7 +645,7 @@ class Handler(CommandHandler):
         self._let_go()
 
     def _name_as_kestrel(self, command: Command) -> None:
-        """In Kestrel 1.x a queue that is to be flushed comes into being by that."""
+        """Create the named queue in the dialect of Kestrel 1.x, in which a flush creates it."""
         if self.strict:
             self._target(command)
 
@@ -660,9 +664,9 @@ class Handler(CommandHandler):
         return _error(b"SERVER_ERROR", f"journal {reason}")
 
     def disconnect(self) -> None:
-        """The client has gone: its wait ends, its open reads return to the head in their order.
+        """End the client's wait, and return its open reads to the head in their order.
 
-        That counts as a failure of theirs, unless it is the server that stops.
+        That counts as a failure of the items, unless the server is stopping.
         """
         super().disconnect()
         self.asked = None

@@ -1,6 +1,6 @@
-"""memcached's login in text: a `set` of any key whose data is `<user> <password>`.
+"""memcached's login in the text protocol: a `set` of any key whose data is `<user> <password>`.
 
-Nothing else is carried out before it, and nothing is kept of what is refused.
+No other command is executed before it, and no data of refused commands is kept.
 """
 
 import re
@@ -23,7 +23,7 @@ _HTTP: Final = re.compile(rb"[A-Za-z]+ \S+ HTTP/\d|Host:", re.IGNORECASE)
 
 
 class MemcacheLogin(Login):
-    """The command lines before a session, up to a login."""
+    """Parser of the command lines before a session, up to a login."""
 
     welcome, wrong, busy = STORED, WRONG, BUSY
 
@@ -31,7 +31,7 @@ class MemcacheLogin(Login):
         super().__init__()
         self._line_bytes_max = line_bytes_max
         self._to_skip = 0  # bytes of data that belong to a refused command
-        self._is_first = True  # nothing has been answered or passed over yet
+        self._is_first = True  # nothing has been answered or skipped yet
 
     def next_step(self) -> LoginStep | None:
         if self._is_first and self.rest[:1] in BINARY_MAGIC:

@@ -1,7 +1,7 @@
-"""Kestrel's memcache dialect: bytes to commands (docs/protocol.md). Sans-IO: it never sees a socket or a queue.
+"""Parser of Kestrel's memcache protocol: bytes to commands, without sockets or queues (docs/protocol.md).
 
-Push bytes into `MemcacheParser.feed`, get a list: each command, followed by its data where it stores some. Mistakes
-come as commands too (kind REPLY, with the answer to give), so the order of answers is the order of commands.
+Push bytes into `MemcacheParser.feed`, get a list: each command, followed by its data if it stores some. Errors are
+commands too (kind REPLY, with the reply to send), so that replies are in the order of commands.
 """
 
 import re
@@ -30,7 +30,7 @@ from kestreld.server.memcache.commands import (
 DATA_BYTES_MAX: Final = (1 << 31) - 1
 LINES_CACHED_MAX: Final = 32768
 SHORT_LINE_BYTES: Final = 64
-SMALL_ITEM_BYTES: Final = 1 << 16  # whose unfinished data nobody counts
+SMALL_ITEM_BYTES: Final = 1 << 16  # unfinished data of smaller items is not counted
 EXPIRY_S_MAX: Final = 10**13
 FLAGS_MAX: Final = (1 << 32) - 1
 WAIT_MS_MAX: Final = 10**12
@@ -45,7 +45,7 @@ _NUMBER: Final = re.compile(rb"-?\d{1,19}")
 _ENCODED: Final = re.compile(rb"%([0-9A-Fa-f]{2})?")
 TOKEN_DIGITS_MAX: Final = 20
 _TOKEN: Final = re.compile(rb"\d{1,%d}(?![^ /])" % TOKEN_DIGITS_MAX)
-# Storage commands that a queue does not have, and which of their words says how much data follows
+# Storage commands that queues do not have, and the index of the word with the length of their data
 _STORAGE_WORDS: Final = {b"add": 4, b"replace": 4, b"append": 4, b"prepend": 4, b"cas": 4, b"ms": 2}
 _BARE: Final = {
     b"flush_all_expired": wire.FLUSH_ALL_EXPIRED,
@@ -70,13 +70,13 @@ _NAMED: Final = {
 _DEFAULTS: Final = QueueConfig()
 _UNKNOWN: Final = Command(REPLY)
 _UNKNOWN.reply = wire.ERROR
-# In the place of a command whose data block is unfinished: nothing has come yet, and nothing is taken any more
+# In the place of a command whose data block is unfinished: no input so far, and no input accepted any longer
 _BEGINNING: Final = Command(REPLY)
 _OVER: Final = Command(REPLY)
 
 
 def _number_behind(option: bytes) -> int:
-    """The number behind the `=` of an option, -1 when there is none."""
+    """Return the number behind the `=` of an option, -1 if there is none."""
     value = option.partition(b"=")[2]
     return int(value) if value.isdigit() and len(value) <= 19 else -1
 
@@ -87,7 +87,7 @@ def _unknown_option(option: bytes) -> str:
 
 
 def _doubled(options: list[bytes]) -> str:
-    """What to say of an option that has two values; "" when none has."""
+    """Return the error about an option that is given twice; "" if there is none."""
     names: set[bytes] = set()
     for option in options:
         name, is_given, _ = option.partition(b"=")
@@ -98,7 +98,7 @@ def _doubled(options: list[bytes]) -> str:
 
 
 def binary_refusal(request: bytes) -> bytes:
-    """memcached's binary "unknown command", in answer to what has come of a binary request."""
+    """Return memcached's binary "unknown command" reply to a binary request, of which a part may be missing."""
     header = request[:24].ljust(24, b"\0")
     status = b"\0\0\0\0\x00\x81"  # behind the lengths of key and extras and the data type
     length = len(_BINARY_UNKNOWN).to_bytes(4, "big")
@@ -106,18 +106,17 @@ def binary_refusal(request: bytes) -> bytes:
 
 
 def not_text(line: bytes) -> str:
-    """Why a line, or what has come of one, is no command by its first byte; "" when it may be one."""
+    """Return the reason why a line, or a part of one, cannot be a command by its first byte; "" if it may be."""
     if not line or 0x20 <= line[0] < 0x7F or line in (b"\r", b"\r\n", b"\n"):
         return ""
     return f"no command begins with the byte 0x{line[0]:02x}"
 
 
 class MemcacheParser(Parser):
-    """The input of one connection. Between commands, or inside the data block of `_store`.
+    """Parser of one connection's input: between commands, or inside the data block of `_store`.
 
-    `config_of` says how a queue is configured: how much data it takes (more is thrown away as it comes, never held),
-    how long leases and delays may be. `check` has a look at each command before it is cached, and may put a refusal in
-    its place.
+    `config_of` returns a queue's configuration: the limits of data (more is discarded as it arrives, never held),
+    leases and delays. `check` examines each command before it is cached, and may replace it by a refusal.
     """
 
     def __init__(
@@ -146,27 +145,27 @@ class MemcacheParser(Parser):
 
     @property
     def mid_command(self) -> bool:
-        """Whether a command has begun and not ended."""
+        """True if a command has begun and not ended."""
         return bool(self._rest) or self._missing > 0
 
     @property
     def held_bytes(self) -> int:
-        """What it holds of an unfinished item that is not small."""
+        """Bytes held of an unfinished large item."""
         if not self._missing or self._drop or self._block_bytes <= SMALL_ITEM_BYTES + 2:
             return 0
         return self._block_bytes - self._missing
 
     def close(self) -> None:
-        """Take nothing more, and hold nothing."""
+        """Accept no more input, and hold none."""
         self._store = _OVER
         self._rest = b""
         self._chunks = []
         self._missing = 0
 
     def feed(self, data: bytes) -> list[Any]:
-        """The commands that `data` completes, each SET followed by its data, each about a lease by its token.
+        """Return the commands that `data` completes, each SET followed by its data, each about a lease by its token.
 
-        After one that closes, nothing.
+        None follow a command that closes the connection.
         """
         batch: list[Any] = []
         at = 0
@@ -189,7 +188,7 @@ class MemcacheParser(Parser):
         return batch
 
     def _begin(self, data: bytes, batch: list[Any]) -> int:
-        """The first bytes of the connection: 0, -1 when they are no text. Also any after the last: they are dropped."""
+        """Return 0 if the first bytes of the connection are text, else -1. Also drops bytes after its last command."""
         if self._store is _OVER:
             return -1
         if not data:
@@ -203,8 +202,9 @@ class MemcacheParser(Parser):
         return -1
 
     def _split(self, data: bytes) -> tuple[list[Any], int]:
-        """The commands that `data` begins with, as long as they are known ones and their data holds no line end: one
-        split finds them all. With them where the first other one begins, -1 when there is none.
+        """Find the known commands that `data` begins with by one split, while no data contains a line end.
+
+        Returns them, and the position of the first other command, -1 if there is none.
         """
         texts, about_leases = self._cache.texts, self._cache.about_leases
         pieces: list[Any] = data.split(b"\r\n")  # become the batch, each line giving way to its command
@@ -229,7 +229,7 @@ class MemcacheParser(Parser):
             size = command.data_bytes
             if size >= 0:
                 if at + 1 == end or len(pieces[at + 1]) != size:
-                    # Seldom, and from whoever sends such items always.
+                    # Rare, but a client that sends such an item sends more of them.
                     self._has_line_ends = at + 1 < end
                     break
                 pieces[at] = command
@@ -246,7 +246,7 @@ class MemcacheParser(Parser):
         return pieces, begun
 
     def _walk(self, data: bytes, at: int, batch: list[Any]) -> None:
-        """Add the commands of `data` from `at` on, each looked at closely, and keep what is unfinished."""
+        """Parse the commands of `data` from `at` on, one by one, and keep an unfinished one."""
         whole = self._cache.whole
         find = data.find
         while True:
@@ -288,14 +288,17 @@ class MemcacheParser(Parser):
                 self._break_off(self._refuse("line too long", closes=True), batch)
 
     def _break_off(self, refusal: Command, batch: list[Any]) -> None:
-        """Hang up: where the next command would begin cannot be told."""
+        """Refuse, and close: it is unknown where the next command begins."""
         batch.append(refusal)
         self.close()
 
     # Data blocks
 
     def _begin_store(self, command: Command, size: int, data: bytes, at: int, batch: list[Any]) -> int:
-        """Start on a data block that is unfinished or unwanted; where the next line begins, -1 when all is consumed."""
+        """Start on a data block that is unfinished or unwanted.
+
+        Returns where the next line begins, -1 if all input is consumed.
+        """
         self._store = command
         self._missing = self._block_bytes = size + 2
         self._drop = command.kind > SET_WITH
@@ -304,7 +307,7 @@ class MemcacheParser(Parser):
         return -1 if taken < 0 else at + taken
 
     def _continue_store(self, data: bytes, batch: list[Any]) -> int:
-        """Feed an open data block; how many bytes it took, -1 when it took all and wants more, or on an error."""
+        """Feed an open data block; returns the bytes consumed, -1 on an error, or if all are and more are missing."""
         take = min(self._missing, len(data))
         self._missing -= take
         chunk = data if take == len(data) else data[:take]
@@ -331,7 +334,7 @@ class MemcacheParser(Parser):
     # Lines
 
     def _look_up(self, line: bytes) -> tuple[Command, int]:
-        """The command of a line that is not cached as a whole, and how much data follows it (-1 = none)."""
+        """Return the command of a line that is not cached as a whole, and the bytes of data that follow (-1 = none)."""
         text = line[:-2] if line.endswith(b"\r\n") else line[:-1]
         if not text and self._check is None:
             return self._unknown(), -1  # a flood of nothing costs little
@@ -359,7 +362,7 @@ class MemcacheParser(Parser):
         return command, command.data_bytes
 
     def _about_lease(self, text: bytes, slash: int) -> Command | None:
-        """What a line means whose token begins there; None when that has yet to be found out."""
+        """Return the known command of a line whose token begins at `slash`; None if it must be parsed."""
         token = text[slash:]
         if token.isdigit() and len(token) <= TOKEN_DIGITS_MAX:
             known = self._cache.about_leases.get(text[:slash])
@@ -419,14 +422,14 @@ class MemcacheParser(Parser):
         return command
 
     def _refuse_as_kestrel(self, reason: str, *, closes: bool = False) -> Command:
-        """Refuse what the original answers with a bare word, too: with `kestrel-1` that is the answer."""
+        """Refuse a command that Kestrel answers with a bare word, which is the reply with `kestrel-1`."""
         command = self._refuse(reason, closes=closes)
         if self._strict:
             command.reply = b"CLIENT_ERROR\r\n"
         return command
 
     def _unknown(self) -> Command:
-        """A word that is no command: Kestrel hangs up, memcached does not."""
+        """Refuse an unknown command: Kestrel closes the connection, memcached does not."""
         if self._strict:
             return self._refuse_as_kestrel("unknown command", closes=True)
         return _UNKNOWN
@@ -480,7 +483,7 @@ class MemcacheParser(Parser):
         return command
 
     def _parse_read(self, key: bytes, with_id: bool) -> Command:
-        """One key of a GET: the queue name and its options, in any order; unknown ones without a `=` are ignored."""
+        """Parse one key of a GET: queue name and options in any order; unknown ones without a `=` are ignored."""
         pieces = key.split(b"/")
         command = Command(GET if len(pieces) == 1 and not with_id else READ)
         command.key = pieces[0] if self._strict else key
@@ -522,7 +525,7 @@ class MemcacheParser(Parser):
         return command
 
     def _read_lease(self, command: Command, option: bytes) -> str:
-        """Take in `lease=`; what is wrong with it, or "unknown option" of any other. "" when nothing is."""
+        """Read `lease=`; returns the error, for any other option "unknown option", or "" if there is none."""
         if not option.startswith(b"lease="):
             return _unknown_option(option)
         command.lease_ms = _number_behind(option)
@@ -565,7 +568,7 @@ class MemcacheParser(Parser):
         return command
 
     def _set_problem(self, command: Command, words: list[bytes]) -> str:
-        """Fill in options, flags and expiry; what is wrong with the line, "" when nothing is."""
+        """Fill in options, flags and expiry; returns the error in the line, "" if there is none."""
         if b"/" in command.key and not self._strict and (problem := self._read_put_options(command)):
             return problem
         if not command.name:
@@ -580,7 +583,7 @@ class MemcacheParser(Parser):
         return ""
 
     def _read_put_options(self, command: Command) -> str:
-        """Take in `delay=` and `key=`, which takes the rest; what is wrong with them, "" when nothing is."""
+        """Read `delay=` and `key=`, which extends to the end; returns the error, "" if there is none."""
         name, _, options = command.key.partition(b"/")
         if b"=" not in options:
             return ""  # a bad name
@@ -613,7 +616,7 @@ class MemcacheParser(Parser):
         return f"delay= allows at most {limit_ms} (max_delay)" if command.delay_ms > limit_ms else ""
 
     def _parse_touch(self, words: list[bytes]) -> Command:
-        """What becomes of a lease that is not confirmed."""
+        """Parse a `touch`, which extends a lease, gives it back, or reports a failure."""
         if len(words) < 3:
             return self._refuse("touch needs <queue>/<token> and a number of seconds")
         name, _, rest = words[1].partition(b"/")
@@ -644,7 +647,7 @@ class MemcacheParser(Parser):
         return self._refuse(problem) if problem else command
 
     def _read_reason(self, command: Command, encoded: bytes) -> str:
-        """Why an item failed, with %XX for a byte that no key may have."""
+        """Read the reason of a failure, with %XX for bytes that keys cannot have; returns the error, or ""."""
         if None in (code := [found[1] for found in _ENCODED.finditer(encoded)]):
             return "reason= needs two hexadecimal digits behind each %"
         text = _ENCODED.sub(lambda found: bytes([int(found[1], 16)]), encoded) if code else encoded
@@ -656,7 +659,7 @@ class MemcacheParser(Parser):
         return f"reason= needs a text that {problem}" if problem else ""
 
     def _data_bytes(self, word: bytes) -> int:
-        """A data length, -1 when the word is none."""
+        """Parse a data length, -1 if the word is none."""
         if not word.isdigit() or len(word) > 10 or int(word) > DATA_BYTES_MAX:
             return -1
         return int(word)
@@ -665,7 +668,7 @@ class MemcacheParser(Parser):
         return not self._strict and len(words) > at and words[-1] == b"noreply"
 
     def _swallow(self, words: list[bytes], length_at: int) -> Command:
-        """A storage command that a queue does not have: take its data, if that can be told, and never run it."""
+        """Refuse a storage command that queues do not have, and discard its data if its length is known."""
         if self._strict:
             return self._unknown()
         size = self._data_bytes(words[length_at]) if len(words) > length_at else -1
@@ -683,7 +686,7 @@ class MemcacheParser(Parser):
         command.noreply = self._noreply(words, 2)
         rest = words[2:-1] if command.noreply else words[2:]
         if kind == wire.DELETE and len(rest) == 1 and rest[0].isdigit():
-            rest = []  # memcached's time of old
+            rest = []  # the time argument of old memcached versions
         if kind == wire.DELETE and b"/" in words[1] and not self._strict:
             name, _, option = words[1].partition(b"/")
             if _TOKEN.fullmatch(option):
@@ -699,7 +702,7 @@ class MemcacheParser(Parser):
         return self._surplus(words[0], rest) or command
 
     def _surplus(self, verb: bytes, rest: list[bytes]) -> Command | None:
-        """What refuses words that nothing is done with: who sent them meant something else."""
+        """Return a refusal of surplus words, by which the client meant something else; None if there are none."""
         if not rest or self._strict:
             return None
         return self._refuse(f"too many words for {verb.decode('latin-1').lower()}")

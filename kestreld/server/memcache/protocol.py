@@ -1,4 +1,4 @@
-"""Kestrel's memcache dialect, as listeners have it."""
+"""Kestrel's memcache protocol for listeners: parser, handler and login of its sessions."""
 
 from kestreld.config.config import Compat, QueueConfig
 from kestreld.server.accounts import Account
@@ -12,7 +12,7 @@ from kestreld.server.wire_protocol import WireProtocol
 
 
 class Memcache(WireProtocol):
-    """Sessions of anybody share one cache of parsed lines; each account has its own, of lines checked for it."""
+    """Kestrel's memcache protocol. Anonymous sessions share a cache of parsed lines; each account has its own."""
 
     name = "memcache"
 

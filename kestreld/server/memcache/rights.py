@@ -1,4 +1,4 @@
-"""Which right each command needs. Lines are checked once each, before they are cached for an account."""
+"""Rights that memcache commands require, checked once for each line, before it is cached for an account."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +9,7 @@ from kestreld.server.accounts import Account
 from kestreld.server.memcache import commands as wire
 from kestreld.server.memcache.commands import Command
 
-# Whoever is logged in may send these; what the second tell is of the queues that they see.
+# Allowed to every user; the second report only the queues that the user sees.
 _FREE: Final = frozenset({wire.REPLY, wire.VERSION, wire.QUIT})
 _FIGURES: Final = frozenset({wire.STATS, wire.DUMP_STATS})
 _ON_A_QUEUE: Final = {
@@ -34,7 +34,7 @@ _ON_A_QUEUE: Final = {
 
 
 def checker(account: Account) -> Callable[[Command], Command]:
-    """What makes of a command the command itself if `account` may send it, else one that refuses it."""
+    """Return a function that returns a command if `account` may send it, else a refusal of it."""
 
     def check(command: Command) -> Command:
         kind = command.kind
@@ -66,7 +66,7 @@ def checker(account: Account) -> Callable[[Command], Command]:
 
 
 def _refusal(command: Command, reason: str) -> Command:
-    """Answers, and swallows the command's data."""
+    """Return a command that answers with the refusal, and discards the data of `command`."""
     refusal = Command(wire.REPLY)
     refusal.data_bytes = command.data_bytes
     if not command.noreply:
