@@ -1,1 +1,1 @@
-"""Disque's protocol: jobs for any Redis client (docs/jobs.md)."""
+"""Disque's protocol, executed on the jobs, and this node of a cluster (docs/jobs.md)."""

@@ -1,4 +1,4 @@
-"""An ADDJOB that waits: for nodes that may know its client's own id, then for as many copies as it asks for."""
+"""An ADDJOB that waits: for nodes that may know its client's own id, then for the requested copies."""
 
 from collections.abc import Callable
 from typing import Final
@@ -17,7 +17,7 @@ NOBODY: Final = b""
 
 
 class Adding(TimedWait):
-    """One job on its way into the cluster. The reply comes at once or later; a client that leaves gives up."""
+    """One job on its way into the cluster. The reply comes at once or later; a client that leaves gives up the job."""
 
     __slots__ = ("_answered", "_body", "_job_id", "_key", "_options", "_queue_name", "_replicate", "_search", "_shared")
 
@@ -37,7 +37,7 @@ class Adding(TimedWait):
         self._job_id = NOBODY  # of the job that waits for copies
 
     def begin(self, *, waits: bool) -> None:
-        """`waits`: for copies; not with ASYNC."""
+        """Start; `waits` is True if the reply waits for copies, which it does not with ASYNC."""
         keys, jobs = self._shared.keys, self._shared.jobs
         if not self._key or not self._shared.peers.has_members():
             self._add(NOBODY, waits=waits)
@@ -87,7 +87,7 @@ class Adding(TimedWait):
             self._answered(self, reply)
 
     def leave(self) -> None:
-        """Nobody waits any more: the job is given up."""
+        """Give up the job, because the client no longer waits."""
         if self.over:
             return
         self.over = True

@@ -1,4 +1,4 @@
-"""A session of a Disque client, as a node knows it."""
+"""Base class of a Disque client's session, with the parts that the node uses."""
 
 from kestreld.server.command_handler import CommandHandler
 from kestreld.server.disque.parser import RespParser
@@ -6,7 +6,7 @@ from kestreld.server.state import ServerState
 
 
 class DisqueClient(CommandHandler):
-    """A session. `number` is its id in CLIENT LIST."""
+    """A client's session. `number` is its id in CLIENT LIST."""
 
     def __init__(self, state: ServerState, parser: RespParser, number: int) -> None:
         super().__init__(state)
@@ -18,27 +18,27 @@ class DisqueClient(CommandHandler):
         self.last_command = b"NULL"
 
     def take_label(self, label: bytes) -> None:
-        """CLIENT SETNAME; b"" = none."""
+        """Set the name of CLIENT SETNAME; b"" = none."""
         self.label = label
 
     @property
     def address(self) -> str:
-        """Where the client is: host and port."""
+        """Address of the client, host and port."""
         return self.holder or "unix"
 
     @property
     def is_known(self) -> bool:
-        """Whether it may send commands: it has logged in, or nobody has to."""
+        """True if the client may send commands: it has logged in, or no login is required."""
         raise NotImplementedError
 
     def tell(self, line: bytes) -> None:
-        """Send a line of what is monitored."""
+        """Send a line of MONITOR."""
         raise NotImplementedError
 
     def send_away(self, reply: bytes) -> None:
-        """End a wait that nothing will come of; b"" = the answer is what the command has for that."""
+        """End a wait without a result; b"" = with the reply that the command has for that."""
         raise NotImplementedError
 
     def hang_up(self) -> None:
-        """Somebody has asked for the end of this session."""
+        """Close this session on request of another client or of the node."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""CLIENT: who is connected, by which name, and what is answered."""
+"""CLIENT: lists, names, kills and pauses clients, and turns replies on and off."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -91,16 +91,16 @@ def _reply(handler: DisqueHandler, word: bytes) -> None:
 
 @dataclass(slots=True)
 class _Filters:
-    """Which clients CLIENT KILL is about. `client_id` 0 = any."""
+    """Selection of the clients that CLIENT KILL closes. `client_id` 0 = any."""
 
     address: bytes | None = None
     client_id: int = 0
     skips_me: bool = True
-    error: bytes = b""  # what is wrong with them, as a reply
+    error: bytes = b""  # reply to a mistake in them
 
 
 def _filters(words: list[bytes]) -> _Filters:
-    """The filters, or the first mistake in them."""
+    """Parse the filters; `error` is set by the first mistake in them."""
     filters = _Filters()
     for place in range(0, len(words), 2):
         word, value = words[place].lower(), words[place + 1] if place + 1 < len(words) else None
@@ -122,7 +122,7 @@ def _filters(words: list[bytes]) -> _Filters:
 
 
 def _kill(handler: DisqueHandler, words: list[bytes]) -> None:
-    """By its address alone, +OK or an error; by filters, how many were."""
+    """Close clients: one by its address, answered with +OK or an error, or all that filters match, counted."""
     is_by_address = len(words) == 3
     filters = _Filters(address=words[2], skips_me=False) if is_by_address else _filters(words[2:])
     if len(words) == 2 or filters.error:

@@ -1,4 +1,4 @@
-"""CLUSTER, and what else clients are told of nodes: HELLO."""
+"""CLUSTER, and HELLO, which lists the nodes for clients."""
 
 from collections.abc import Callable
 from typing import Final
@@ -97,7 +97,7 @@ def _reset(handler: DisqueHandler, words: list[bytes]) -> None:
 
 
 def _reset_nodes(handler: DisqueHandler, *, is_hard: bool) -> Work:
-    """Reset, once that is on disk. With another id the node has forgotten the others."""
+    """Forget other nodes and all jobs, for `is_hard` under a new id, once that is recorded on disk."""
     node = handler.node
     outcome: list[str] = []
     if is_hard:
@@ -125,7 +125,7 @@ def _nodes(handler: DisqueHandler, words: list[bytes]) -> None:
 
 
 def _line(node: Node, is_myself: bool, drift_ms: int) -> bytes:
-    """`drift_ms` is what makes a time since 1970 of an instant."""
+    """Format a line of CLUSTER NODES; `drift_ms` added to a monotonic time gives ms since 1970."""
     sent_at_ms, received_at_ms = (at_ms and at_ms + drift_ms for at_ms in (node.ping_at_ms, node.pong_at_ms))
     state = b"connected" if is_myself or node.is_linked else b"disconnected"
     fields = (node.id, _host(node), _port(node), node.flag_words(), sent_at_ms, received_at_ms, state)
@@ -165,7 +165,7 @@ def _save(handler: DisqueHandler, words: list[bytes]) -> None:
     handler.until_done(begin)
 
 
-# Subcommand -> how many words it has at least and at most, and what executes it.
+# Subcommand -> least and greatest number of words, and the function that executes it.
 _OF_CLUSTER: Final[dict[bytes, tuple[int, int, Callable[[DisqueHandler, list[bytes]], None]]]] = {
     b"meet": (4, 5, _meet),
     b"nodes": (2, 2, _nodes),

@@ -1,4 +1,4 @@
-"""What operators are told of the cluster: by CLUSTER INFO, INFO, metrics, /stats.json and the console."""
+"""Figures of the cluster for CLUSTER INFO, INFO, metrics, /stats.json and the console."""
 
 from typing import Final
 
@@ -9,11 +9,11 @@ from kestreld.server.disque.adding import Adding
 from kestreld.server.disque.node import DisqueNode
 from kestreld.stats import Figures
 
-# Of a node, in the order of a `NodeRow`; None where there is no such figure. `flags` are those of CLUSTER NODES, `jobs`
-# is how many it holds, of this node alone. Of the others: `link`: whether there is one; `up`: messages about jobs are
-# sent to it; `knows_us`: this node is a member for it, too; `lag_us`: the round trip of the latest PING; `links`: how
-# many were established to it; `refused`: how many it or this node has refused; `jobs_given`, `jobs_taken`: to and from
-# it, by federation; `pong_age_ms`: since it has answered last; `problem`: why there is no link, "" where there is one.
+# Figures of a node, in the order of a `NodeRow`; None = no such figure. `flags` are those of CLUSTER NODES, `jobs` is
+# the number that this node holds, None for others. Of the others: `link`: 1 = there is one; `up`: 1 = messages about
+# jobs are sent to it; `knows_us`: 1 = this node is a member for it, too; `lag_us`: the round trip of the latest PING;
+# `links`: number established to it; `refused`: number that it or this node has refused; `jobs_given`, `jobs_taken`: to
+# and from it, by federation; `pong_age_ms`: time since its last PONG; `problem`: reason why there is no link, or "".
 NODE_COLUMNS: Final = (
     "id", "address", "flags", "jobs", "link", "up", "knows_us", "lag_us", "queued_bytes", "messages_out", "messages_in",
     "messages_lost", "bytes_out", "bytes_in", "links", "refused", "jobs_given", "jobs_taken", "pong_age_ms", "problem",
@@ -25,7 +25,7 @@ NodeRow = tuple[str | int | None, ...]
 
 
 def cluster_figures(node: DisqueNode) -> Figures:
-    """As Disque has them."""
+    """Return the lines of CLUSTER INFO, with Disque's names."""
     cluster = node.cluster
     sent, received = cluster.bus.totals() if cluster.bus is not None else (0, 0)
     return [
@@ -43,7 +43,7 @@ def _reachable(node: DisqueNode) -> int:
 
 
 def section(node: DisqueNode) -> Figures:
-    """The section of INFO: the same, what was found out about copied spools, and a line for each link."""
+    """Return the section of INFO: the same figures, copied spools found, and a line for each link."""
     cluster = node.cluster
     has_bus = cluster.bus is not None
     counted = [(f"cluster_{name.removeprefix('jobs_cluster_')}", value) for name, value in _counted_nodes(node)]
@@ -61,7 +61,7 @@ def section(node: DisqueNode) -> Figures:
 
 
 def of_jobs(node: DisqueNode) -> Figures:
-    """The part of INFO's section of jobs that is about other nodes, if there are any."""
+    """Return the lines about other nodes in INFO's section of jobs; none without other nodes."""
     if len(node.cluster.table) == 1:
         return []
     handover_left = node.shared.hand_over.left if node.shared is not None else 0
@@ -72,7 +72,7 @@ def of_jobs(node: DisqueNode) -> Figures:
 
 
 def totals(node: DisqueNode) -> list[tuple[str, int]]:
-    """The node's figures, by the names that statistics have."""
+    """Return the node's figures, by the names used in statistics."""
     table = node.cluster.table
     return [
         *_counted_jobs(node),
@@ -110,7 +110,7 @@ def _counted_nodes(node: DisqueNode) -> list[tuple[str, int]]:
 
 
 def default_copies(node: DisqueNode) -> int:
-    """On how many nodes a job is to be that is added now without REPLICATE."""
+    """Return the number of nodes that hold a job which is added now without REPLICATE."""
     if node.shared is None:
         return 1
     peers = node.shared.peers
@@ -119,7 +119,7 @@ def default_copies(node: DisqueNode) -> int:
 
 
 def is_stranger(node: Node) -> bool:
-    """Whether a node that answers does not count this one as a member: their tables disagree."""
+    """Return True if a node that answers does not count this one as a member: their tables disagree."""
     return node.has_answered and not node.knows_us and not node.is_down
 
 
@@ -129,7 +129,7 @@ def _peers(node: DisqueNode) -> list[Peer]:
 
 
 def node_rows(node: DisqueNode) -> list[NodeRow]:
-    """This node, then the others of the cluster."""
+    """Return the rows of this node and of the others of the cluster, this one first."""
     table = node.cluster.table
     members = [peer for peer in _peers(node) if peer.node.is_member and table.has(peer.node)]
     found = [{**_named(table.myself), "jobs": node.jobs.table.count}, *[_of_peer(node, peer) for peer in members]]
@@ -166,7 +166,7 @@ def _of_peer(node: DisqueNode, peer: Peer) -> dict[str, str | int | None]:
 
 
 def _line(node: DisqueNode, peer: Peer) -> str:
-    """As INFO has it."""
+    """Format a peer's figures as a line of INFO."""
     values = _of_peer(node, peer)
     problem = str(values.pop("problem")).translate(_NO_COMMA)
     values |= {"flags": str(values["flags"]).replace(",", "+"), "link": "up" if values["link"] else "down"}

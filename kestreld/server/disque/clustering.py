@@ -1,6 +1,8 @@
-"""This node as one of a cluster: its table of nodes, its bus, and what jobs are told of both.
+"""This node as a member of a cluster: its table of nodes, its bus, and the events passed to its jobs.
 
-A node that stands alone has a table with one node and no bus, and nothing of this is ever called.
+It receives the events of the bus (`BusEvents`) and of Membership (`Watcher`), and passes them to each other, to the
+nodes' file and to the jobs. A node that stands alone has a table with one node and no bus, and none of this is called.
+After a start, clients wait until each known node has been pinged or not reached, for half a second at most.
 """
 
 from collections.abc import Callable
@@ -28,15 +30,15 @@ from kestreld.server.disque.persistence import Done, Persistence
 from kestreld.server.listener import BoundListener
 
 TIMEOUT_MS: Final = 15_000  # cluster-node-timeout
-START_MS: Final = 500  # so long clients wait at most for known nodes to be pinged
-COPIED_MS: Final = 10_000  # after the copy of a spool has called last, it is taken to be gone
+START_MS: Final = 500  # longest wait of clients for pings to known nodes
+COPIED_MS: Final = 10_000  # after its last call, the copy of a spool counts as gone
 COPIES_MAX: Final = 100  # that are counted
 
 Report = Callable[[str], None]
 
 
 class _NoBus:
-    """The links of a node that has none."""
+    """Links of a node without a bus: none."""
 
     def connect(self, node: Node) -> None: ...
 
@@ -49,14 +51,14 @@ class _NoBus:
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """Where this node says it is. `host` "" = where its connections come from; `is_fixed`: the operator has said so."""
+    """Address that this node announces. `host` "" = that of its connections; `is_fixed`: set by the operator."""
 
     address: NodeAddress
     is_fixed: bool = False
 
 
 class Clustering(BusEvents):
-    """The node's side of the cluster. It is the `Watcher` of its Membership."""
+    """This node's side of the cluster. It is the `Watcher` of its Membership."""
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class Clustering(BusEvents):
         port: int,
         take_on: Callable[[Work], None],
     ) -> None:
-        """`take_on` has long work done in slices."""
+        """`take_on` runs long work in slices."""
         self._take_on = take_on
         self._is_settling = False  # the log has been read, and its jobs are looked through
         self.table = NodeTable(Node(jobs.node_id, NodeAddress("", port, port), Flag.MYSELF, clock.monotonic_ms))
@@ -89,7 +91,7 @@ class Clustering(BusEvents):
         self._note: Report = lambda line: None
         self._report: Report = lambda line: None
         self._complaints = Complaints(clock, lambda line: None)
-        self._copied_at_ms: dict[str, int] = {}  # when each pair of nodes with one id was found last
+        self._copied_at_ms: dict[str, int] = {}  # time at which each pair with one id was found last
         self._timer = Alarm(agenda, self._tick)
         self._held: list[BoundListener] = []  # clients wait there until these nodes
         self._awaited: set[Node] = set()  # have been pinged
@@ -100,21 +102,21 @@ class Clustering(BusEvents):
 
     @property
     def is_one_of_several(self) -> bool:
-        """Whether it knows other nodes."""
+        """True if the node knows other nodes."""
         return len(self.table) > 1
 
     def attach_jobs(self, side: JobsSide) -> None:
-        """Have that one told of nodes and of messages about jobs."""
+        """Pass events of nodes and messages about jobs to `side`."""
         self._side = side
 
     # At the start
 
     def hello(self) -> Hello:
-        """How this node shows itself to others."""
+        """Return the HELLO by which this node identifies itself to others."""
         return Hello(self.table.myself.id, self.table.myself.run_id, self._announced.address)
 
     def announce(self, announced: Announced) -> None:
-        """Other nodes are told this address, and clients too as far as it is fixed."""
+        """Set the address told to other nodes, and, if it is fixed, to clients."""
         self._announced = announced
         host = announced.address.host if announced.is_fixed else ""
         self.table.myself.address = NodeAddress(host, announced.address.port, announced.address.bus_port)
@@ -128,7 +130,7 @@ class Clustering(BusEvents):
         note: Report,
         report: Report,
     ) -> list[Node]:
-        """There is a bus: be one of the nodes in the file. Returns this node as the file has it, if it does."""
+        """Become one of the nodes in the file, on a bus. Returns this node as the file has it, if it does."""
         self.bus, self._names, self._file = bus, names, file
         self._complaints, self._note, self._report = complaints, note, report
         self.membership = self._new_membership(bus, self._random_bytes)
@@ -141,7 +143,7 @@ class Clustering(BusEvents):
         return [node for node in found if node.flags & Flag.MYSELF]
 
     def use_id(self) -> None:
-        """The node has the id of its jobs. If that is another one, it knows no other node any more."""
+        """Take the node id of the jobs. If it is another one, the other nodes are forgotten."""
         myself = self.table.myself
         if myself.id != self._jobs.node_id:
             self.table.rename(myself, self._jobs.node_id)
@@ -151,7 +153,7 @@ class Clustering(BusEvents):
                 self.bus.close_incoming()
 
     def start(self, held: list[BoundListener]) -> None:
-        """Connect to the nodes that are known. Until each was pinged clients wait at these listeners, for a while."""
+        """Connect to the known nodes. Clients of these listeners wait until each was pinged, or START_MS."""
         now_ms = self._clock.monotonic_ms
         self._awaited = {node for node in self.table.members() if not node.flags & Flag.NO_ADDRESS}
         if self._awaited:
@@ -173,18 +175,18 @@ class Clustering(BusEvents):
         if self._held and not self._awaited:
             self._let_clients_in()
 
-    # What operators ask for
+    # Requests of operators
 
     def set_timeout(self, timeout_ms: int) -> None:
-        """cluster-node-timeout."""
+        """Set cluster-node-timeout."""
         self.timeout_ms = self.membership.timeout_ms = max(timeout_ms, TIMEOUT_MS_MIN)
 
     def set_leaving(self, *, leaving: bool) -> None:
-        """Jobs are not to be given to this node any more, or may be again."""
+        """Tell other nodes to give this node no more jobs, or to give it jobs again."""
         self.membership.set_leaving(leaving=leaving, now_ms=self._clock.monotonic_ms)
 
     def log_changed(self) -> None:
-        """The job log is being read, or no more; what of jobs is served has changed."""
+        """Tell other nodes if this node is loading its job log, after a change of that log."""
         is_loading = bool(self._persistence().obstacle)
         was_loading = bool(self.table.myself.flags & Flag.LOADING)
         if is_loading:
@@ -195,14 +197,14 @@ class Clustering(BusEvents):
             self._take_on(self._loaded())
 
     def _loaded(self) -> Work:
-        """Know the jobs of the log before other nodes ask for them."""
+        """Register the jobs of the log before other nodes ask for them."""
         yield from self._side.loaded(self.timeout_ms)
         self._is_settling = False
         if not self._persistence().obstacle:
             self.membership.set_loading(loading=False, now_ms=self._clock.monotonic_ms)
 
     def meet(self, host: str, port: int, bus_port: int, done: Callable[[bool], None]) -> None:
-        """CLUSTER MEET; `done` is told whether the host was found: now where it is an address, else within a second."""
+        """Execute CLUSTER MEET; `done` is called with True if the host was found, within a second."""
         assert self._names is not None
 
         def resolved(address: str) -> None:
@@ -214,11 +216,11 @@ class Clustering(BusEvents):
         self._names.resolve(host, resolved)
 
     def forget(self, node: Node) -> None:
-        """CLUSTER FORGET."""
+        """Execute CLUSTER FORGET."""
         self.membership.forget(node, self._clock.monotonic_ms)
 
     def forget_all(self, done: Done) -> None:
-        """CLUSTER RESET: know no other node, also after a crash. Nothing is changed if the disk does not take that."""
+        """Execute CLUSTER RESET: forget all other nodes, on disk first. Changes nothing if that fails."""
         if self._file is None:
             done("")
             return
@@ -231,7 +233,7 @@ class Clustering(BusEvents):
         self._file.save_alone(saved)
 
     def save(self, done: Done) -> None:
-        """CLUSTER SAVECONFIG."""
+        """Execute CLUSTER SAVECONFIG."""
         if self._file is None:
             done("")
         else:
@@ -255,18 +257,18 @@ class Clustering(BusEvents):
         self._go_on_ticking()
 
     def look_after(self) -> None:
-        """Once a second."""
+        """Retry failed writes of the nodes' file; called once a second."""
         if self._file is not None:
             self._file.look_after()
 
     def stop(self) -> None:
-        """The server stops."""
+        """Close the bus, because the server stops."""
         if self.bus is not None:
             self.bus.stop()
         if self._names is not None:
             self._names.stop()
 
-    # What the bus tells
+    # Events of the bus
 
     def linked(self, node: Node, peer: Hello) -> None:
         self.membership.linked(node, peer, self._clock.monotonic_ms)
@@ -307,7 +309,7 @@ class Clustering(BusEvents):
         pending = log.pending_commit if log is not None else None
         return bool(persistence.failure), pending if pending is not None and pending.pending else None
 
-    # What membership tells
+    # Events of membership
 
     def table_changed(self) -> None:
         if self._file is not None:
@@ -344,7 +346,7 @@ class Clustering(BusEvents):
         self._complaints.complain(reason, f"cluster: {reason}")
 
     def copied_spools(self) -> list[str]:
-        """Which processes have had the id of another node lately, as the log has it."""
+        """Return the lines of the log about processes that had another node's id within the last COPIED_MS."""
         now_ms = self._clock.monotonic_ms
         self._copied_at_ms = {one: at_ms for one, at_ms in self._copied_at_ms.items() if now_ms - at_ms < COPIED_MS}
         return list(self._copied_at_ms)

@@ -1,4 +1,4 @@
-"""The table of commands: names, arities, flags and what executes each."""
+"""Entries of the table of commands: name, arity, flags, and the function that executes each."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -24,7 +24,10 @@ _FLAG_NAMES: Final = (
 
 
 class Command:
-    """One command. `arity` counts the name; 0 or less is the least. `calls` and `spent_us` are for INFO."""
+    """One command. `arity` counts the name; of 0 or less, the absolute value is the minimum.
+
+    `calls` and `spent_us` are for INFO.
+    """
 
     __slots__ = ("arity", "calls", "flags", "name", "run", "spent_us", "words_max", "words_min")
 

@@ -1,4 +1,4 @@
-"""A disque.conf with the options of the command line: read at the start, and written anew by CONFIG REWRITE."""
+"""A disque.conf with the options of the command line: read at a start, rewritten by CONFIG REWRITE."""
 
 import difflib
 import posixpath
@@ -27,7 +27,7 @@ _PLAIN: Final = re.compile(rb"[A-Za-z0-9_./:@%+,-]+")
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """`number` is the line of the file `source`; 0 = an option of the command line."""
+    """One directive. `number` is the line of the file `source`; 0 = an option of the command line."""
 
     source: str
     number: int
@@ -40,12 +40,12 @@ class Directive:
 
     @property
     def key(self) -> bytes:
-        """What only the last one of counts."""
+        """Key of the directive: of several with the same key, the last one counts."""
         return b"%b %b" % (self.name, self.words[0]) if self.name == RENAME else self.name
 
 
 class _Reader:
-    """Reads files and options to directives; `problems` are all mistakes in them."""
+    """Parser of files and options into directives; `problems` has all mistakes in them."""
 
     def __init__(self, files: FileLayer, folder: str) -> None:
         """`folder` is the working directory."""
@@ -111,9 +111,9 @@ class _Reader:
 
 
 class DisqueConf:
-    """What disque.conf and the options say. Of several directives the last one counts, and an option before the file.
+    """All directives of a disque.conf and of the options. The last of several counts, and an option before the file.
 
-    It takes the place of the node's `SavedSettings`. `path` is that of the file that CONFIG REWRITE writes.
+    It replaces the node's `SavedSettings`. `path` is the file that CONFIG REWRITE writes.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class DisqueConf:
         options: Sequence[tuple[str, list[bytes]]] = (),
         content: bytes = b"",
     ) -> None:
-        """`folder` is the working directory; `file` is absolute, "" = there is none, and `content` is in its place.
+        """`folder` is the working directory; `file` is an absolute path, or "" if `content` takes its place.
 
         Raises ConfigError.
         """
@@ -141,37 +141,37 @@ class DisqueConf:
         self._saved: SavedSettings | None = None
 
     def words(self, name: bytes) -> Words:
-        """What is said of a directive, as CONFIG shows it; () = nothing."""
+        """Return the value of a directive as CONFIG shows it; () = not set."""
         one = self._last.get(name)
         return () if one is None else directives.checked(name, one.words) or ()
 
     def text(self, name: bytes, default: str = "") -> str:
-        """The one word of a directive."""
+        """Return the value of a directive with one word."""
         words = self.words(name)
         return words[0].decode("utf-8", "surrogateescape") if words else default
 
     def problem(self, name: bytes, reason: str) -> ConfigProblem:
-        """A mistake in what is said of a directive."""
+        """Describe a mistake in a directive, with its place."""
         one = self._last.get(name)
         return ConfigProblem(self.path or "disque-server" if one is None else one.place, 0, 0, reason)
 
     @property
     def dir(self) -> str:
-        """The absolute path of `dir`."""
+        """Absolute path of `dir`."""
         return posixpath.normpath(posixpath.join(self._folder, self.text(b"dir", ".")))
 
     def in_dir(self, path: str) -> str:
-        """The absolute path of one that is relative to `dir`."""
+        """Return the absolute path of one that is relative to `dir`."""
         return posixpath.join(self.dir, path)
 
     @property
     def aof_path(self) -> str:
-        """Where Disque has its append-only file."""
+        """Path of Disque's append-only file."""
         return self.in_dir(self.text(b"appendfilename", AOF_NAME))
 
     @property
     def nodes_path(self) -> str:
-        """Where Disque has the nodes that it knows."""
+        """Path of Disque's nodes.conf."""
         return self.in_dir(self.text(b"cluster-config-file", "nodes.conf"))
 
     @property
@@ -180,12 +180,12 @@ class DisqueConf:
 
     @property
     def keepalive_s(self) -> int:
-        """After which silence a connection is probed; 0 = never."""
+        """Silence after which a connection is probed, in s; 0 = never."""
         one = self._last.get(b"tcp-keepalive")
         return 0 if one is None else directives.keepalive_s(one.words[0])
 
     def without_effect(self) -> list[str]:
-        """The directives that mean nothing here, each with the place where it is first."""
+        """Return the directives that have no effect here, each with its first place."""
         found: dict[bytes, str] = {}
         for one in self._directives:
             if one.name in directives.WITHOUT_EFFECT:
@@ -195,7 +195,7 @@ class DisqueConf:
     # At the start
 
     def apply(self, node: DisqueNode, log: Log) -> None:
-        """What is neither a parameter nor of the configuration. Raises ConfigError."""
+        """Apply directives that are neither parameters nor part of the configuration. Raises ConfigError."""
         for one in self._directives:
             if one.name == RENAME and not node.rename_command(one.words[0].lower(), one.words[1].lower()):
                 reason = "rename-command: there is no such command, or another one of that name"
@@ -203,15 +203,15 @@ class DisqueConf:
         node.set_loglevel = lambda word: log.say_up_to(Level.WARNING if word == b"warning" else Level.INFO)
 
     def save_in(self, spool: str) -> None:
-        """If there is no file, CONFIG REWRITE saves what was changed in the spool."""
+        """Have CONFIG REWRITE save changes in the spool, if there is no disque.conf."""
         if not self.path:
             self._saved = SavedSettings(self._files, spool)
             self.path = self._saved.path
 
     def read(self, settings: DisqueSettings) -> tuple[list[tuple[bytes, bytes]], list[str]]:
-        """The parameters that can be set, with their values, and what is wrong with what was saved. Raises OSError.
+        """Return the settable parameters with their values, and mistakes in the saved ones. Raises OSError.
 
-        Those that cannot be set are told to `settings`.
+        Parameters that cannot be set go directly to `settings`.
         """
         found, problems = self._saved.read(settings) if self._saved is not None else ([], [])
         for name, value in parameters_of(self._directives).items():
@@ -223,7 +223,7 @@ class DisqueConf:
         return found, problems
 
     def write(self, settings: DisqueSettings) -> str:
-        """CONFIG REWRITE: why not; "" when it is done."""
+        """Execute CONFIG REWRITE; returns the reason for a failure, "" if it is done."""
         if self._saved is not None:
             return self._saved.write(settings)
         try:
@@ -240,7 +240,7 @@ class DisqueConf:
         return ""
 
     def _wanted(self, settings: DisqueSettings) -> dict[bytes, Directive]:
-        """What the file is to say, by key: what can be set as it is now, all else as it was at the start."""
+        """Return the file's directives by key: settable ones with their current values, others as at the start."""
         wanted = dict(self._last)
         for name in sorted(SETTABLE - {b"dir"}):
             wanted[name] = Directive("", 0, name, directives.as_written(name, settings[name]))
@@ -248,14 +248,14 @@ class DisqueConf:
 
 
 def parameters_of(given: Sequence[Directive]) -> dict[bytes, bytes]:
-    """The parameters that directives set, as CONFIG shows them."""
+    """Return the parameters that directives set, as CONFIG shows them."""
     return {
         one.name: b" ".join(directives.checked(one.name, one.words) or ()) for one in given if one.name in PARAMETERS
     }
 
 
 def _means(one: Directive | None, key: bytes) -> Words | None:
-    """What a directive says, or that it is missing."""
+    """Return the value of a directive, its default if it is missing, None if there is no default."""
     if one is not None:
         return directives.checked(one.name, one.words)
     if key not in PARAMETERS:
@@ -264,10 +264,10 @@ def _means(one: Directive | None, key: bytes) -> Words | None:
 
 
 def rewritten(content: bytes, source: str, there: Sequence[Directive], wanted: Mapping[bytes, Directive]) -> bytes:
-    """A file that says what is wanted. `there` are the directives of it and of the files that it includes.
+    """Return a file's content with the wanted directives. `there` are those of it and of the files that it includes.
 
-    Its lines stay, in their order; of those that say something else the last one is replaced, and what is missing is
-    appended.
+    Its lines stay, in their order; of those that differ from what is wanted the last one is replaced, and missing ones
+    are appended.
     """
     lines = content.split(b"\n")
     added: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The directives of a disque.conf, and how each is written. Which parameters CONFIG can set, settings.py knows."""
+"""The directives of a disque.conf and their syntax; settings.py has the parameters that CONFIG can set."""
 
 import re
 from collections.abc import Callable
@@ -20,7 +20,7 @@ KEEPALIVE_S_MAX: Final = 32_767  # tcp(7)
 _YES_NO: Final = one_of(b"yes", b"no")
 _FACILITIES: Final = (b"user", *[b"local%d" % number for number in range(8)])
 
-# What a disque.conf may have, and this server has no use for.
+# Allowed in a disque.conf, but without effect on this server.
 WITHOUT_EFFECT: Final = frozenset(
     [
         b"activerehashing", b"aof-rewrite-incremental-fsync", BUFFER_LIMIT, b"databases",
@@ -48,7 +48,7 @@ def _keepalive(value: bytes) -> bytes | None:
 
 
 def keepalive_s(value: bytes) -> int:
-    """What a checked tcp-keepalive says; 0 = it is off."""
+    """Return the seconds of a valid tcp-keepalive; 0 = it is off."""
     words = {b"yes": KEEPALIVE_S, b"no": b"0"}
     return int(words.get(value.lower(), value))
 
@@ -58,7 +58,7 @@ def _hz(value: bytes) -> bytes | None:
     return None if found is None else capped_hz(int(found))
 
 
-# With one word each: those of a file only, and those that are written otherwise there than for CONFIG.
+# Directives with one word: those of a file only, and those whose syntax there differs from CONFIG's.
 _OF_FILES: Final[dict[bytes, Check]] = {
     b"appendfilename": _file_name,
     b"cluster-announce-bus-port": whole_number(0, PORT_MAX),
@@ -101,7 +101,7 @@ NAMES: Final = frozenset(_ONE_WORD) | frozenset(_MANY_WORDS)
 
 
 def checked(name: bytes, words: Words) -> Words | None:
-    """What a known directive says; None where it is not written as it should be."""
+    """Return the value of a known directive; None if its syntax is wrong."""
     if name in _MANY_WORDS:
         least, most, fits = _MANY_WORDS[name]
         return words if least <= len(words) <= most and fits(words) else None
@@ -110,7 +110,7 @@ def checked(name: bytes, words: Words) -> Words | None:
 
 
 def as_written(name: bytes, value: bytes) -> Words:
-    """How a file says what CONFIG shows."""
+    """Return the words by which a file sets the value that CONFIG shows."""
     if name == b"tcp-keepalive":
         return (KEEPALIVE_S if value == b"yes" else b"0",)
     return tuple(value.split()) if name == BUFFER_LIMIT else (value,)

@@ -1,7 +1,4 @@
-"""The nodes.conf of an original Disque: who it was, and whom it knew. A server in its place goes on as that node.
-
-<id> <host>:<port> <flags> ...         a line for each node; the port of its bus is 10000 above
-"""
+"""The nodes.conf of an original Disque, by which a new server takes over that node's id and known nodes."""
 
 from collections.abc import Callable
 from typing import Final
@@ -18,7 +15,7 @@ _LEFT_OUT: Final = frozenset({b"handshake", b"noaddr"})
 
 
 def nodes_of(content: bytes) -> list[Node]:
-    """Those in a nodes.conf, this one first; none where it does not say which this one is."""
+    """Return the nodes of a nodes.conf, its own first; none if it does not name its own."""
     nodes = []
     for line in content.splitlines():
         fields = line.split(b" ")
@@ -37,7 +34,7 @@ def nodes_of(content: bytes) -> list[Node]:
 
 
 def take_over_nodes(files: FileLayer, spool: str, path: str, report: Callable[[str], None]) -> None:
-    """Have the first start in a spool find what nodes.conf says. Whoever has an id already keeps it."""
+    """Take id and known nodes from nodes.conf at the first start in a spool; an existing id is kept."""
     own, others = f"{spool}/{node_id.FILE_NAME}", f"{spool}/{FILE_NAME}"
     try:
         if files.exists(own) or files.exists(others) or not files.is_file(path):

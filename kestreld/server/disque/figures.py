@@ -1,4 +1,4 @@
-"""The figures of jobs and their queues: read from what the store counts anyway, a few queues a step."""
+"""Figures of jobs and their queues, from counters that the store keeps anyway, a few queues a step."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -11,8 +11,8 @@ from kestreld.server.disque import cluster_figures
 from kestreld.server.disque.node import DisqueNode
 from kestreld.server.disque.queue_commands import PAUSE_NAMES
 
-# Of a queue, in the order of a `Row`. The three states add up to `jobs`; `blocked_clients` wait for its jobs;
-# `oldest_at_ms` is when the oldest that is queued was added (0 = none is), by the system clock, as all instants.
+# Figures of a queue, in the order of a `Row`. The three states add up to `jobs`; `blocked_clients` wait for its jobs;
+# `oldest_at_ms` is the time at which the oldest queued job was added (0 = none), on the system clock, as all times.
 COLUMNS: Final = (
     "queue",
     "jobs",
@@ -40,12 +40,12 @@ Sees = Callable[[str], bool]  # of a queue's name, read as latin-1
 
 
 def escaped(name: bytes) -> bytes:
-    r"""A name that ends no line: control characters and `\` are written `\x0a`."""
+    r"""Escape a name so that it ends no line: control characters and `\` are written as `\x0a`."""
     return _ESCAPED.sub(lambda found: b"\\x%02x" % found[0][0], name)
 
 
 class JobFigures:
-    """What operators are told of a node's jobs."""
+    """Figures of a node's jobs for statistics, metrics and the admin port."""
 
     COLUMNS = COLUMNS
     NODE_COLUMNS = cluster_figures.NODE_COLUMNS
@@ -76,11 +76,11 @@ class JobFigures:
 
     @property
     def is_loading(self) -> bool:
-        """Whether jobs are being read, and none is served yet."""
+        """True while jobs are being read and none is served yet."""
         return self._node.persistence.is_loading
 
     def totals(self) -> list[tuple[str, int]]:
-        """Of the node. Those that are sums over its queues are as of the last `adding_up`."""
+        """Return the node's totals. Those that are sums over its queues are as of the last `adding_up`."""
         jobs, node = self.jobs, self._node
         memory, log = jobs.memory, dict(node.persistence.figures())
         return [
@@ -106,17 +106,17 @@ class JobFigures:
         ]
 
     def nodes(self) -> list[cluster_figures.NodeRow]:
-        """A row for this node, and for each other node of the cluster."""
+        """Return a row for this node, and for each other node of the cluster."""
         return cluster_figures.node_rows(self._node)
 
     def commands(self) -> list[tuple[str, int, int]]:
-        """Each command, how often it was executed, and for how many microseconds; CONFIG RESETSTAT starts them anew."""
+        """Return name, number of executions and microseconds of each command, since CONFIG RESETSTAT."""
         return [(command.name.decode(), command.calls, command.spent_us) for command in self._node.commands.values()]
 
     # Queues
 
     def _some_queues(self, sees: Sees | None) -> Iterator[list[JobQueue]]:
-        """All queues, a few at a time."""
+        """Yield the queues that `sees` allows, None = all, a few at a time."""
         few: list[JobQueue] = []
         for part in self.jobs.queues.parts:
             if not part:
@@ -128,16 +128,16 @@ class JobFigures:
         yield few if sees is None else [queue for queue in few if sees(queue.name.decode("latin-1"))]
 
     def rows(self, sees: Sees | None = None) -> Iterator[list[Row]]:
-        """The rows of the queues that somebody sees, None = all, a few at a time, in no order."""
+        """Yield the rows of the queues that `sees` allows, None = all, a few at a time, in no order."""
         for some in self._some_queues(sees):
-            if self.jobs.patterns.lines:  # who waits by a pattern is looked for at each queue
+            if self.jobs.patterns.lines:  # clients that wait by a pattern are counted at each queue
                 for queue in some:
                     yield [self.row(queue)]
             else:
                 yield list(map(self.row, some))
 
     def row(self, queue: JobQueue) -> Row:
-        """The figures of one queue."""
+        """Return the figures of one queue."""
         jobs, waiting = self.jobs, queue.jobs
         drift_ms = jobs.drift_ms
         return (
@@ -157,7 +157,7 @@ class JobFigures:
         )
 
     def largest(self, most: int, sees: Sees | None = None) -> Iterator[list[Row] | None]:
-        """The rows of the queues with the most jobs, by name where they have as many; the last thing it gives."""
+        """Yield None at intervals, and last the rows of the queues with the most jobs, ties by name."""
         found: list[Row] = []
         more: list[Row] = []
         for some in self.rows(sees):
@@ -168,7 +168,7 @@ class JobFigures:
         yield _largest(most, found + more)
 
     def report(self, sees: Sees | None) -> Iterator[bytes | None]:
-        """A block for each queue, as DUMP_STATS has them, with `oldest_ms` instead of instants."""
+        """Yield a block for each queue, in the format of DUMP_STATS, with `oldest_ms` instead of instants."""
         blocks: list[bytes] = []
         size_bytes, wall_ms = 0, self.jobs.clock.wall_ms
         for some in self.rows(sees):

@@ -1,4 +1,4 @@
-"""The commands of one session of a Redis client."""
+"""Execution of a Redis client's commands, and the ways in which commands wait, answer later or in pieces."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -25,15 +25,15 @@ from kestreld.server.disque.persistence import Done
 from kestreld.server.disque.replies import NIL, NIL_ARRAY
 from kestreld.server.disque.rights import WITH_SECRETS
 
-MONITOR_BYTES_MAX: Final = 1 << 20  # unsent lines of a MONITOR beyond which its client is let go
+MONITOR_BYTES_MAX: Final = 1 << 20  # unsent lines of a MONITOR beyond which its client is disconnected
 FREE: Final = frozenset({b"auth", b"quit"})
-UNSEEN: Final = WITH_SECRETS | {b"quit"}  # by who watches commands
+UNSEEN: Final = WITH_SECRETS | {b"quit"}  # by clients with MONITOR
 NO_AUTH: Final = b"-NOAUTH Authentication required.\r\n"
 NO_PROTOCOL: Final = b"-NOPROTO only RESP2 is spoken here, and HELLO takes no version\r\n"
 OUT_OF_MEMORY: Final = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
 TOO_MANY_CLIENTS: Final = b"-ERR max number of clients reached\r\n"
 HTTP: Final = frozenset({b"post", b"host:"})
-ECHOED_BYTES_MAX: Final = 64 * 1024  # of the name of a command that there is not
+ECHOED_BYTES_MAX: Final = 64 * 1024  # of the name of an unknown command
 REPLY_ON: Final = 0
 REPLY_OFF: Final = 1
 REPLY_SKIP: Final = 2  # not to the next command
@@ -41,7 +41,7 @@ REPLY_SKIPPED: Final = 3  # not to this command, the one behind a SKIP
 
 
 class _EndOfJob(TimedWait):
-    """The wait of a WAITJOB."""
+    """Wait of a WAITJOB for the end of a job."""
 
     __slots__ = ("_handler", "job_id", "since_ms")
 
@@ -57,7 +57,7 @@ class _EndOfJob(TimedWait):
             self._handler.node.unwatch(self.job_id, self.told)
 
     def told(self, end: str) -> None:
-        """What has become of the job, which may have gone to another node meanwhile."""
+        """Answer with the end of the job, which may have moved to another node meanwhile."""
         self.over = True
         self._handler.wait_is_over(replies.NO_JOB if end == UNKNOWN else replies.status(end.encode()))
 
@@ -67,7 +67,7 @@ class _EndOfJob(TimedWait):
 
 
 class _Resumed:
-    """Commands of a client that were put off until it had logged in."""
+    """Commands of a client that are postponed until it has logged in."""
 
     __slots__ = ("commands",)
 
@@ -76,7 +76,7 @@ class _Resumed:
 
 
 class DisqueHandler(DisqueClient):
-    """A client's session: what it has said about itself, and what it waits for."""
+    """Executor of one client's commands, with its login, its options and its wait."""
 
     def __init__(self, node: DisqueNode, parser: RespParser, account: Account | None, number: int) -> None:
         super().__init__(node.state, parser, number)
@@ -86,16 +86,16 @@ class DisqueHandler(DisqueClient):
         self.has_entered = account is not None  # by a login
         self.wrong_tries = 0  # passwords
         self.reply_mode = REPLY_ON
-        self._written: Callable[[Job, bytes], bytes] = replies.fetched  # how a job that is waited for is answered with
+        self._written: Callable[[Job, bytes], bytes] = replies.fetched  # makes the reply when a wait brings a job
         self._needs_care = self._must_look()
 
     def _must_look(self) -> bool:
-        """Whether something about this client has to be looked at before each command."""
+        """Return True if something about this client must be checked before each command."""
         return self.authenticate is not None or self.account is not None or self.reply_mode != REPLY_ON
 
     @property
     def is_known(self) -> bool:
-        """Whether it may send commands: it has logged in, or nobody has to."""
+        """True if the client may send commands: it has logged in, or no login is required."""
         return self.has_entered or (self.authenticate is None and not self.node.password)
 
     def expect_login(self, authenticate: Authenticate) -> None:
@@ -140,7 +140,7 @@ class DisqueHandler(DisqueClient):
         return False
 
     def _with_care(self, words: Any) -> Command | None:
-        """Carry out a command if it may be now; None when it was not. What it answers may be kept back."""
+        """Execute a command if it is allowed now, else return None. Its reply may be suppressed."""
         if self.reply_mode >= REPLY_SKIP:
             self.set_reply_mode(REPLY_SKIPPED if self.reply_mode == REPLY_SKIP else REPLY_ON)
         mode, answered = self.reply_mode, len(self.out)
@@ -150,7 +150,7 @@ class DisqueHandler(DisqueClient):
         return command
 
     def _checked(self, words: Any) -> Command | None:
-        """`_with_care` of a command whose answer is to be given, with Disque's order of checks."""
+        """`_with_care` for a command whose reply is sent, with Disque's order of checks."""
         if isinstance(words, _Resumed):
             self._resume(words.commands)
             return None
@@ -168,7 +168,7 @@ class DisqueHandler(DisqueClient):
             self.out.append(replies.error(b"ERR unknown command '%b'" % words[0][:ECHOED_BYTES_MAX]))
             return None
         if not command.words_min <= len(words) <= command.words_max:
-            is_of_protocol = command.name == b"hello" and words[1].isdigit()  # such as HELLO 3, whoever asks
+            is_of_protocol = command.name == b"hello" and words[1].isdigit()  # such as HELLO 3, also before a login
             self.out.append(NO_PROTOCOL if is_of_protocol else replies.wrong_count(command.name))
             return None
         problem = self._problem(command, words)
@@ -206,13 +206,13 @@ class DisqueHandler(DisqueClient):
     # What commands use
 
     def depend_on_log(self) -> None:
-        """The reply has to wait for what was changed to be on disk."""
+        """Make replies wait until the changes so far are on disk."""
         log = self.node.persistence.committed
         if log is not None and self.last_queue is not log:
             self._depend_on(log)
 
     def answer_in_pieces(self, pieces: Pieces) -> None:
-        """Give a long reply. A command that is carried out in slices ends with this."""
+        """Send a long reply; of a command executed in slices, this is the last step."""
         if self.reply_mode != REPLY_ON:
             pieces = self._unanswered(pieces)
         if self.is_at_work:
@@ -221,7 +221,7 @@ class DisqueHandler(DisqueClient):
             self._tell(pieces)
 
     def carry_out(self, work: Work, *, is_short: bool) -> None:
-        """Do something that takes long, in slices; at once where it is short. Commands behind it wait."""
+        """Run long work in slices, or at once if it is short. Further commands wait."""
         if is_short:
             for _ in work:
                 pass
@@ -230,7 +230,7 @@ class DisqueHandler(DisqueClient):
         self.state.control.take_on(self._slices(work if self.reply_mode == REPLY_ON else self._unanswered(work)))
 
     def _unanswered(self, steps: Iterator[int | bytes | None]) -> Iterator[None]:
-        """Take these steps without what they answer."""
+        """Run these steps and discard their replies."""
         while True:
             answered = len(self.out)
             is_over = next(steps, steps) is steps
@@ -240,18 +240,18 @@ class DisqueHandler(DisqueClient):
             yield None
 
     def begin_slices(self) -> None:
-        """The answer comes later: commands behind this one wait until `finish_slices`."""
+        """Answer later: further commands wait until `finish_slices`."""
         self.held = self.is_at_work = True
 
     def finish_slices(self, reply: bytes) -> None:
-        """Here it is."""
+        """Send the reply that `begin_slices` has postponed."""
         if not self.gone:
             if self.reply_mode == REPLY_ON:
                 self.out.append(reply)
             self._let_go()
 
     def until_done(self, begin: Callable[[Done], None]) -> None:
-        """Answer +OK, or why not, once that is done."""
+        """Answer +OK once the work is done, or the error."""
         self.begin_slices()
         begin(lambda problem: self.finish_slices(replies.error(b"ERR " + problem.encode()) if problem else replies.OK))
 
@@ -265,23 +265,23 @@ class DisqueHandler(DisqueClient):
     def wait_for_job(
         self, queues: list[JobQueue], globs: list[Glob], wait_ms: int, written: Callable[[Job, bytes], bytes]
     ) -> None:
-        """Answer with the first job there is of these queues."""
+        """Answer with the first job of these queues."""
         self._written = written
         self.waiter = self.jobs.wait(self, queues, globs, wait_ms)
 
     def hand_out(self, job: Job) -> None:
-        """The reply has this job. One that is delivered at most once leaves when it is on disk that it was queued."""
+        """Note that the reply has this job. If it is delivered at most once, the reply waits for the log."""
         if not job.terms.retry_ms:
             self.depend_on_log()
 
     def served(self, waiter: JobWaiter, job: Job | None) -> None:
-        """The wait for a job is over."""
+        """End the wait for a job."""
         if job is not None:
             self.hand_out(job)
         self.wait_is_over(NIL_ARRAY if job is None else b"*1\r\n" + self._written(job, job.body))
 
     def wait_for_end(self, job: Job, wait_ms: int) -> None:
-        """Answer with what becomes of a job."""
+        """Answer with the end of a job."""
         now_ms = self.state.clock.monotonic_ms
         wait = _EndOfJob(self, job.id, now_ms + wait_ms, now_ms)
         self.waiter = wait
@@ -290,12 +290,12 @@ class DisqueHandler(DisqueClient):
             self.state.collection.agenda.add(wait)
 
     def wait_for_copies(self, adding: Adding) -> None:
-        """Answer once the job is on as many nodes as it is to be on."""
+        """Answer once the job has its copies."""
         self.waiter = adding
         self.state.collection.agenda.add(adding)
 
     def added(self, adding: Adding, reply: bytes) -> None:
-        """What an ADDJOB has come to."""
+        """Answer an ADDJOB, at once or at the end of its wait."""
         self.depend_on_log()
         if self.waiter is adding:
             self.wait_is_over(reply)
@@ -303,7 +303,7 @@ class DisqueHandler(DisqueClient):
             self.out.append(reply)
 
     def wait_for_end_elsewhere(self, shared: SharedJobs, job_id: bytes, wait_ms: int) -> None:
-        """Answer with what becomes of a job that this node does not hold."""
+        """Answer with the end of a job that this node does not hold."""
         now_ms = self.state.clock.monotonic_ms
         wait = _EndOfJob(self, job_id, now_ms + wait_ms, now_ms)
         self.waiter = wait
@@ -312,13 +312,13 @@ class DisqueHandler(DisqueClient):
             self.state.collection.agenda.add(wait)
 
     def answer_later(self, span_ms: int, reply: bytes) -> None:
-        """Answer after that time."""
+        """Answer after `span_ms`."""
         wait = Nap(self.state.clock.monotonic_ms + span_ms, lambda: self.wait_is_over(reply))
         self.waiter = wait
         self.state.collection.agenda.add(wait)
 
     def wait_is_over(self, reply: bytes) -> None:
-        """Go on behind a command that had to wait."""
+        """Answer a command that had to wait, and continue with the next."""
         self.waiter = None
         if self.reply_mode == REPLY_ON:
             self.out.append(reply)
@@ -331,7 +331,7 @@ class DisqueHandler(DisqueClient):
 
     @property
     def _nothing(self) -> bytes:
-        """What is answered where nothing comes of the wait."""
+        """Reply to a wait that ends without a result."""
         if isinstance(self.waiter, Adding):
             return STOPPING
         return NIL if isinstance(self.waiter, _EndOfJob) else NIL_ARRAY
@@ -340,17 +340,17 @@ class DisqueHandler(DisqueClient):
         return self.waiter.since_ms if isinstance(self.waiter, (JobWaiter, _EndOfJob)) else None
 
     def set_reply_mode(self, mode: int) -> None:
-        """CLIENT REPLY."""
+        """Execute CLIENT REPLY."""
         self.reply_mode = mode
         self._needs_care = self._must_look()
 
     def enter(self, account: Account | None, *, has_entered: bool) -> None:
-        """AUTH has shown who this is, or that it is somebody else."""
+        """Note the result of AUTH: the account, and True if the client is now logged in."""
         self.account, self.has_entered = account, has_entered
         self._needs_care = self._must_look()
 
     def monitor(self) -> None:
-        """Be sent every command of every client from now on."""
+        """Send every command of every client to this one from now on."""
         self.is_monitor = True
         self.node.add_monitor(self)
 
@@ -365,7 +365,7 @@ class DisqueHandler(DisqueClient):
             self.closing = True  # once it has read that
 
     def turn_away(self) -> None:
-        """There are too many clients."""
+        """Refuse the client, because there are too many."""
         self.out.append(TOO_MANY_CLIENTS)
         self.hang_up()
 

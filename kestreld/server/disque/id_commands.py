@@ -1,4 +1,4 @@
-"""The commands on jobs by their ids."""
+"""Commands on jobs by their ids: ACKJOB, NACK, ENQUEUE, SHOW, WAITJOB, DEADJOB and others."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -15,17 +15,17 @@ from kestreld.server.disque.job_commands import SPAN_S_MAX, jobs_at_once
 from kestreld.server.disque.numbers import integer
 from kestreld.server.disque.replies import BAD_ID, NIL, NIL_ARRAY, NO_JOB
 
-Do = Callable[[bytes, Job | None], bool]  # something, with the job of that id, None = it is not here
+Do = Callable[[bytes, Job | None], bool]  # acts on the job of that id, None = it is not on this node
 NOT_MOVED: Final = frozenset({ACKED, LET_GO, BORROWED, LENT, WAIT_REPL})
 
 
 def _each(handler: DisqueHandler, words: list[bytes], do: Callable[[Job], bool]) -> None:
-    """`_each_id` of the jobs that are here."""
+    """`_each_id` for jobs that this node has."""
     _each_id(handler, words, lambda job_id, job: job is not None and do(job))
 
 
 def _each_id(handler: DisqueHandler, words: list[bytes], do: Do) -> None:
-    """Answer for how many of the ids something was done; nothing is, if one of them cannot be an id."""
+    """Answer with the number of ids for which `do` did something; with an invalid id, nothing is done."""
     ids = words[1:]
     if not all(map(is_job_id, ids)):
         handler.out.append(BAD_ID)
@@ -97,7 +97,7 @@ def fastack(handler: DisqueHandler, words: list[bytes]) -> None:
 def deljob(handler: DisqueHandler, words: list[bytes]) -> None:
     def delete(job: Job) -> bool:
         if job.state == ACKED:
-            return False  # it has ended; that others have yet to learn of it must not be forgotten
+            return False  # it has ended, and must be remembered until other nodes know
         is_seen = job.state != LET_GO
         handler.jobs.remove(job)
         return is_seen
@@ -140,7 +140,7 @@ def working(handler: DisqueHandler, words: list[bytes]) -> None:
 
 
 def _known(handler: DisqueHandler, job_id: bytes) -> Job | None:
-    """The job, or an error as the answer."""
+    """Return the job, or answer with an error and return None."""
     if not is_job_id(job_id):
         handler.out.append(BAD_ID)
         return None
@@ -160,7 +160,7 @@ def show(handler: DisqueHandler, words: list[bytes]) -> None:
 
 
 def importjob(handler: DisqueHandler, words: list[bytes]) -> None:
-    """A job that an original Disque has saved, as in its append-only file."""
+    """Import a job saved by an original Disque, in the format of its append-only file."""
     jobs = handler.jobs
     try:
         saved = read_saved_job(words[1])

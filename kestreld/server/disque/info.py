@@ -1,4 +1,4 @@
-"""What INFO says."""
+"""The sections of INFO."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,11 +7,11 @@ from kestreld.server.disque import cluster_figures
 from kestreld.server.disque.node import DisqueNode
 from kestreld.stats import Figures
 
-DISQUE_VERSION = "1.0-rc1"  # whose commands these are: clients look at it
+DISQUE_VERSION = "1.0-rc1"  # version whose commands these are, since clients check it
 
 
 def sections(node: DisqueNode) -> Iterator[tuple[str, Callable[[], Figures]]]:
-    """Each section's name, and what makes its lines."""
+    """Yield each section's name, and a function that makes its lines."""
     yield "Server", lambda: _server(node)
     yield "Clients", lambda: _clients(node)
     yield "Memory", lambda: _memory(node)
@@ -58,7 +58,7 @@ def _clients(node: DisqueNode) -> Figures:
 
 
 def human(size_bytes: int) -> str:
-    """A size as Redis writes it for people."""
+    """Format a size as Redis does for people."""
     size, units = float(size_bytes), "BKMGT"
     place = 0
     while size >= 1024 and place < len(units) - 1:

@@ -1,4 +1,4 @@
-"""ADDJOB, GETJOB and the commands on jobs by id."""
+"""ADDJOB and GETJOB: their options, checks, execution, and replies with many or large jobs."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -19,15 +19,15 @@ from kestreld.server.disque.numbers import integer
 from kestreld.server.disque.replies import NIL_ARRAY, SYNTAX_ERROR
 from kestreld.server.disque.rights import OwnGlob
 
-SPAN_S_MAX: Final = 36_500 * 86_400  # a century: longer than that nothing lives
+SPAN_S_MAX: Final = 36_500 * 86_400  # a century, the longest life of a job
 TTL_S_DEFAULT: Final = 86_400
 RETRY_S_DEFAULT: Final = 300
 REPLICATE_MAX: Final = 65_535
-AT_ONCE: Final = 256  # jobs that a command sees to in one go,
-SHARED_AT_ONCE: Final = 32  # and where other nodes have to be told of each
+AT_ONCE: Final = 256  # jobs that a command handles without a pause,
+SHARED_AT_ONCE: Final = 32  # and if other nodes must be told of each
 QUEUES_MAX: Final = 4096  # of a GETJOB
 PIECE_BYTES: Final = 1 << 16
-LARGE_BYTES: Final = 1 << 18  # bodies that are not put into one reply in one go
+LARGE_BYTES: Final = 1 << 18  # of bodies: more are not put into one reply without a pause
 FIRST: Final = 1 << 62
 
 NO_REPLICAS: Final = b"NOREPL Not enough reachable nodes for the requested replication level"
@@ -35,7 +35,7 @@ NO_OWN_COPY: Final = NO_REPLICAS + b", since I'm unable to hold a copy of the me
 
 
 class AddOptions:
-    """What stands behind ADDJOB's timeout. `retry_s` -1 and `replicate` 0 = not said; `maxlen` 0 = no limit."""
+    """Options of ADDJOB. `retry_s` -1 and `replicate` 0 = not given; `maxlen` 0 = no limit."""
 
     __slots__ = (
         "added_with", "delay_s", "error", "is_async", "key", "maxlen", "replicate", "retries", "retry_s", "ttl_s"
@@ -50,17 +50,17 @@ class AddOptions:
         self.maxlen = 0
         self.retries = -1
         self.key = b""
-        self.error = b""  # what is wrong with them, as a reply
+        self.error = b""  # reply to a mistake in them
         self.added_with: AddedWith = (0, 0, 0, 0)
 
     def settle(self) -> None:
-        """All has been said."""
+        """Compute the values that depend on others; called after all options."""
         if self.retry_s < 0:
             self.retry_s = RETRY_S_DEFAULT if self.ttl_s >= 10 * RETRY_S_DEFAULT else max(self.ttl_s // 10, 1)
         self.added_with = (self.ttl_s * 1000, self.retry_s * 1000, self.delay_s, self.retries)
 
 
-# Word -> the attribute, the least and the most, and what is said of any other number.
+# Word -> the attribute, the least and the greatest value, and the error for any other.
 _NUMBERS: Final = {
     b"replicate": ("replicate", 1, REPLICATE_MAX, b"REPLICATE must be between 1 and 65535"),
     b"ttl": ("ttl_s", 1, FIRST, b"TTL must be a number > 0"),
@@ -72,7 +72,7 @@ _NUMBERS: Final = {
 
 
 def add_options(words: list[bytes]) -> AddOptions:
-    """The options, or the first mistake in them."""
+    """Parse the options; `error` is set by the first mistake in them."""
     options = AddOptions()
     at, last = 0, len(words) - 1
     while at <= last:
@@ -137,7 +137,7 @@ def addjob(handler: DisqueHandler, words: list[bytes]) -> None:
 def _add_to_cluster(
     handler: DisqueHandler, shared: SharedJobs, queue: JobQueue, words: list[bytes], options: AddOptions, replicate: int
 ) -> None:
-    """A job that other nodes are to hold, or are to be asked about."""
+    """Add a job that other nodes are to hold, or must be asked about."""
     wait_ms = 0 if words[3] == b"0" else integer(words[3]) or 0
     due_at_ms = handler.state.clock.monotonic_ms + wait_ms if wait_ms else FOREVER_MS
     adding = Adding(handler.added, shared, due_at_ms, queue, words[2], options.added_with, options.key, replicate)
@@ -147,7 +147,7 @@ def _add_to_cluster(
 
 
 def _known_job(handler: DisqueHandler, queue: bytes, key: bytes) -> bytes | None:
-    """The id of the job that was added with this key; None where other nodes have to be asked whether it was."""
+    """Return the id of the job added with this key; None if there is none, or other nodes must be asked."""
     jobs, shared = handler.jobs, handler.node.shared
     if shared is not None and jobs.copies is not None:
         return shared.keys.known_here(key_in(queue, key))
@@ -157,7 +157,7 @@ def _known_job(handler: DisqueHandler, queue: bytes, key: bytes) -> bytes | None
 def _cannot_add(
     handler: DisqueHandler, words: list[bytes], options: AddOptions, replicate: int, queue: JobQueue | None
 ) -> bytes:
-    """Why the job is refused; b"" when it is not. The order is Disque's. `replicate` 0 = this node alone."""
+    """Return the reply that refuses the job, b"" = none, by Disque's order. `replicate` 0 = this node only."""
     node = handler.node
     if words[3] != b"0":
         wait_ms = integer(words[3])
@@ -188,7 +188,7 @@ def _cannot_add(
 
 
 def _no_replicas(handler: DisqueHandler, replicate: int, *, is_default: bool) -> bytes:
-    """Why so many nodes cannot hold a job now; b"" when they can."""
+    """Return the reply if there are too few nodes for the copies of a job now, b"" = there are enough."""
     node, jobs = handler.node, handler.jobs
     shared = node.shared if jobs.copies is not None else None
     if is_default and replicate < node.min_replicate:
@@ -203,7 +203,7 @@ def _no_replicas(handler: DisqueHandler, replicate: int, *, is_default: bool) ->
 
 
 class GetOptions:
-    """What stands before GETJOB's FROM, and the names behind it."""
+    """Options of GETJOB, and the names after FROM."""
 
     __slots__ = ("count", "counters", "error", "is_pattern", "names", "nohang", "origin", "wait_ms")
 
@@ -219,7 +219,7 @@ class GetOptions:
 
 
 def get_options(words: list[bytes]) -> GetOptions:
-    """The options and names, or the first mistake in them."""
+    """Parse the options and names; `error` is set by the first mistake in them."""
     options = GetOptions()
     at, last = 1, len(words) - 1
     while at <= last:
@@ -289,7 +289,7 @@ def getjob(handler: DisqueHandler, words: list[bytes]) -> None:
 
 
 def _fetch_like(handler: DisqueHandler, options: GetOptions) -> Iterator[None]:
-    """Fetch from the queues whose names are like the patterns, those of the first pattern first."""
+    """Fetch from the queues whose names match the patterns, those of the first pattern first."""
     account = handler.account
     globs = [Glob(name) if account is None else OwnGlob(name, account) for name in options.names]
     found: list[list[JobQueue]] = [[] for _ in globs]
@@ -307,12 +307,12 @@ def _fetch_like(handler: DisqueHandler, options: GetOptions) -> Iterator[None]:
 
 
 def jobs_at_once(handler: DisqueHandler) -> int:
-    """So many a command hands out, or ends, in one go."""
+    """Number of jobs that a command hands out, or ends, without a pause."""
     return AT_ONCE if handler.jobs.copies is None else SHARED_AT_ONCE
 
 
 def fetch(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], globs: list[Glob]) -> None:
-    """Answer with the jobs there are, or wait for one."""
+    """Answer with jobs, or wait for one if there are none."""
     at_once = jobs_at_once(handler)
     if options.count > at_once and sum([queue.jobs.count for queue in queues]) > at_once:
         handler.answer_in_pieces(_many(handler, options, queues, globs))
@@ -332,7 +332,7 @@ def fetch(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], g
 
 
 def _wait(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], globs: list[Glob]) -> None:
-    """There are no jobs: wait for one, unless the client does not want that."""
+    """Wait for a job, unless the client does not want to or the node is leaving."""
     if options.nohang:
         handler.out.append(NIL_ARRAY)
     elif handler.node.is_leaving:
@@ -342,7 +342,7 @@ def _wait(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], g
 
 
 def rounds(handler: DisqueHandler, queues: list[JobQueue], count: int) -> Iterator[Job | None]:
-    """Jobs, one of each queue in turn, until there are no more or so many; None where a queue has none."""
+    """Yield up to `count` jobs, one of each queue in turn; None where a queue has none."""
     while count > 0 and queues:
         left: list[JobQueue] = []
         for queue in queues:
@@ -363,7 +363,7 @@ def _fetched(job: Job, body: bytes, options: GetOptions) -> bytes:
 
 
 def _many(handler: DisqueHandler, options: GetOptions, queues: list[JobQueue], globs: list[Glob]) -> Pieces:
-    """More jobs than are taken in one go: first they are handed out, then the reply is written."""
+    """Hand out more jobs than are taken without a pause, then write the reply."""
     taken, bodies, table = list[Job](), list[bytes](), handler.jobs.table
     once: Job | None = None  # one that is delivered at most once
     try:
@@ -390,12 +390,12 @@ def _written(options: GetOptions, taken: list[Job], bodies: list[bytes]) -> Piec
 
 
 def are_large(jobs: list[Job]) -> bool:
-    """Whether a reply with the bodies of all of them is written in pieces."""
+    """Return True if a reply with the bodies of all jobs must be written in pieces."""
     return sum([len(job.body) for job in jobs]) > LARGE_BYTES
 
 
 def let_go(handler: DisqueHandler, *lists: list[Any]) -> None:
-    """Empty long lists in steps: a million references are given up no sooner than in 20 ms."""
+    """Empty long lists in steps: releasing a million references takes 20 ms."""
     if max(map(len, lists)) <= AT_ONCE:
         return
 
@@ -409,7 +409,7 @@ def let_go(handler: DisqueHandler, *lists: list[Any]) -> None:
 
 
 def in_pieces(count: int, parts: Iterator[bytes]) -> Pieces:
-    """An array of so many elements as a long reply."""
+    """Yield an array of `count` elements as a long reply."""
     piece, size_bytes = [b"*%d\r\n" % count], 0
     for part in parts:
         piece.append(part)

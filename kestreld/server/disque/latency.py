@@ -1,4 +1,4 @@
-"""LATENCY: what has taken longer than the threshold, in a ring of each event's latest samples."""
+"""LATENCY: events that took longer than a threshold, in a ring of the latest samples of each."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ BAR_CHARS: Final = 60
 
 
 class Latency:
-    """`threshold_ms` 0 = nothing is noted."""
+    """Samples of slow events. `threshold_ms` 0 = nothing is recorded."""
 
     def __init__(self) -> None:
         self.threshold_ms = 0
@@ -18,7 +18,7 @@ class Latency:
         self._longest: dict[bytes, int] = {}
 
     def note(self, event: bytes, at_s: int, spent_ms: int) -> None:
-        """Something took so long. Of a second only the longest is kept."""
+        """Record the duration of an event. Of each second only the longest is kept."""
         if not self.threshold_ms or spent_ms < self.threshold_ms:
             return
         samples = self._events.get(event)
@@ -33,17 +33,17 @@ class Latency:
         self._longest[event] = max(self._longest.get(event, 0), spent_ms)
 
     def history(self, event: bytes) -> list[tuple[int, int]]:
-        """When, in s, and how long, in ms."""
+        """Return the samples of an event: time in s, and duration in ms."""
         return list(self._events.get(event, ()))
 
     def latest(self) -> Iterator[tuple[bytes, int, int, int]]:
-        """Each event, its latest time and span, and its longest."""
+        """Yield each event with the time and duration of its latest sample, and its longest duration."""
         for event, samples in self._events.items():
             at_s, spent_ms = samples[-1]
             yield event, at_s, spent_ms, self._longest[event]
 
     def graph(self, event: bytes, now_s: int) -> bytes:
-        """A line with a bar for each sample, in plain text; b"" where there is none."""
+        """Return a line with a bar for each sample, as plain text; b"" if there is none."""
         samples = self._events.get(event)
         if samples is None:
             return b""
@@ -56,7 +56,7 @@ class Latency:
         return b"\n".join([*lines, b""])
 
     def reset(self, events: list[bytes]) -> int:
-        """Forget these events, or all; how many these are."""
+        """Forget these events, or all; returns the number forgotten."""
         gone = [event for event in (events or list(self._events)) if event in self._events]
         for event in gone:
             del self._events[event], self._longest[event]

@@ -1,4 +1,4 @@
-"""What all sessions of Disque clients share: the jobs, the table of commands, clients, settings, slow commands."""
+"""State that all sessions of Disque clients share: jobs, commands, clients, settings, slow commands."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,16 +24,16 @@ from kestreld.server.disque.replies import quoted, shown
 from kestreld.server.disque.settings import DisqueSettings
 from kestreld.server.state import ServerState
 
-LOOKED_AT_ONCE: Final = 400  # jobs, for some that may be evicted
+LOOKED_AT_ONCE: Final = 400  # jobs examined for eviction without a pause
 NEVER_US: Final = 1 << 62
 WORDS_LOGGED_MAX: Final = 32
 WORD_LOGGED_BYTES_MAX: Final = 128
 LEAVING: Final = b"-LEAVING This node is leaving the cluster, please connect to a different one\r\n"
-IDLE_MS: Final = (300_000, 10_000, 2_000)  # by level: after which queues that nobody uses are collected
+IDLE_MS: Final = (300_000, 10_000, 2_000)  # by level of memory: unused queues are collected after this time
 
 
 class Nap(TimedWait):
-    """Something to be done at a time."""
+    """A function to be called at a time."""
 
     __slots__ = ("_wake",)
 
@@ -51,7 +51,7 @@ class Nap(TimedWait):
 
 @dataclass(frozen=True, slots=True)
 class SlowCommand:
-    """A line of the SLOWLOG."""
+    """An entry of SLOWLOG."""
 
     number: int
     at_s: int
@@ -61,7 +61,7 @@ class SlowCommand:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """What INFO says of the process. `cpu_s` are the seconds that it has used, of its own and of the system."""
+    """Facts about the process for INFO. `cpu_s` returns the seconds used by the process and by the system for it."""
 
     process_id: int
     executable: str
@@ -71,7 +71,7 @@ class ProcessFacts:
 
 
 class Rates:
-    """How fast some counters have risen lately: by samples taken once a second."""
+    """Rates of some counters, from samples taken once a second."""
 
     SAMPLES = 16
 
@@ -79,18 +79,22 @@ class Rates:
         self._samples: deque[tuple[int, ...]] = deque(maxlen=self.SAMPLES)
 
     def sample(self, *counts: int) -> None:
-        """What the counters say now."""
+        """Take a sample of the counters."""
         self._samples.append(counts)
 
     def per_s(self, number: int) -> int:
-        """How fast the counter of that number has risen."""
+        """Return the increase per second of the counter with that number."""
         if len(self._samples) < 2:
             return 0
         return max(self._samples[-1][number] - self._samples[0][number], 0) // (len(self._samples) - 1)
 
 
 class DisqueNode:
-    """A node of Disque. Its `cluster` has the others, if there are any."""
+    """A node of Disque. Its `cluster` has the others, if there are any.
+
+    `needs_care` is True while anything must be checked before each command: a password, monitors, a pause, full
+    memory, a failing log, or jobs that are not served. Otherwise the handler executes commands without these checks.
+    """
 
     LEAVING = LEAVING
 
@@ -119,7 +123,7 @@ class DisqueNode:
             lambda work: state.control.take_on(work),
         )
         self.save_settings: Callable[[], str] = lambda: "The server is running without a config file"
-        self.change_id = self._change_id  # where nothing is kept on disk
+        self.change_id = self._change_id  # replaced if the id is kept on disk
         self.set_loglevel: Callable[[bytes], None] = lambda word: None
         self.commands: dict[bytes, Command] = {}  # by name,
         self.table: dict[bytes, Command] = {}  # and by name as it is mostly sent
@@ -133,7 +137,7 @@ class DisqueNode:
         self.min_replicate = 1  # copies that a job without REPLICATE has, at least
         self._pause: Nap | None = None
         self.clients_max = 10_000
-        self.idle_ms_max = 0  # after which a client that waits for nothing is hung up on; 0 = never
+        self.idle_ms_max = 0  # after which a client that waits for nothing is disconnected; 0 = never
         self.noted_us = self.slow_us = 10_000
         self.slow_max = 128
         self.slow: deque[SlowCommand] = deque()
@@ -143,26 +147,26 @@ class DisqueNode:
         self.needs_care = False
         self._slow_number = 0
         self._client_number = 0
-        self._paused: dict[DisqueClient, Callable[[], None]] = {}  # who waits for the end of a pause
+        self._paused: dict[DisqueClient, Callable[[], None]] = {}  # clients that wait for the end of a pause
         self._eviction: Iterator[None] | None = None
         self._is_sweeping = False
 
     @property
     def log(self) -> Committed | None:
-        """What replies to changes wait for."""
+        """Log whose commits replies to changes wait for; None without a log."""
         return self.persistence.committed
 
     def persist(self, persistence: Persistence) -> None:
-        """Have jobs kept on disk."""
+        """Keep jobs on disk from now on."""
         self.persistence = persistence
 
     def log_changed(self) -> None:
-        """What the log takes, or whether jobs are served, has changed."""
+        """Handle a change of the log: it takes changes or not, jobs are served or not."""
         self.update_care()
         self.cluster.log_changed()
 
     def update_care(self) -> None:
-        """Look at everything before each command, or at nothing."""
+        """Recompute `needs_care`."""
         self.needs_care = bool(
             self.monitors
             or self.password
@@ -173,7 +177,7 @@ class DisqueNode:
         )
 
     def set(self, name: bytes, value: bytes) -> None:
-        """CONFIG SET of a checked value. `appendonly` is switched by who calls this."""
+        """Execute CONFIG SET for a checked value. The caller switches `appendonly`."""
         self.settings.set(name, value)
         if name == b"maxmemory":
             self.jobs.memory.set_max(int(value))
@@ -202,7 +206,7 @@ class DisqueNode:
     # Other nodes
 
     def join(self, shared: SharedJobs) -> None:
-        """Be a node of a cluster, which it may be alone in."""
+        """Become a node of a cluster, maybe its only one."""
         self.shared = shared
         self.cluster.attach_jobs(shared)
         if self.has_others:
@@ -210,34 +214,34 @@ class DisqueNode:
 
     @property
     def stores(self) -> bool:
-        """Whether changes get into the log, where there is one."""
+        """True unless the log takes no changes, or jobs are not served."""
         return not (self.persistence.failure or self.persistence.obstacle)
 
     @property
     def has_others(self) -> bool:
-        """Whether there are other nodes, be they up or not."""
+        """True if the cluster has other nodes, up or not."""
         return self.shared is not None and self.shared.peers.has_members()
 
     def import_rate(self, queue: JobQueue) -> int:
-        """Jobs a second that come from other nodes."""
+        """Return the jobs per second that come to a queue from other nodes."""
         return 0 if self.shared is None else self.shared.federating.import_rate(queue)
 
     def import_sources(self, queue: JobQueue) -> list[bytes]:
-        """The ids of the nodes that they come from."""
+        """Return the ids of the nodes that a queue's jobs come from."""
         return [] if self.shared is None else self.shared.federating.import_sources(queue)
 
     def unwatch(self, job_id: bytes, told: Watch) -> None:
-        """That one waits for the end of a job no more, be it a job of this node or of another."""
+        """Stop waiting for the end of a job, of this node or of another."""
         self.jobs.unwatch(job_id, told)
         if self.shared is not None:
             self.shared.watches.unwatch(job_id, told)
 
     def is_dummy(self, job: Job) -> bool:
-        """Whether it is known to be acknowledged, and was never here."""
+        """Return True if a job is known to be acknowledged, and was never on this node."""
         return job.state == ACKED and self.shared is not None and self.shared.acks.is_dummy(job)
 
     def shown(self, job: Job) -> bytes:
-        """A job as SHOW describes it."""
+        """Describe a job as SHOW does."""
         jobs, shared = self.jobs, self.shared
         delivered: tuple[bytes, ...] = (jobs.node_id,)
         confirmed: tuple[bytes, ...] = ()
@@ -252,13 +256,13 @@ class DisqueNode:
     # Commands
 
     def know_commands(self, commands: list[Command]) -> None:
-        """These are the commands there are."""
+        """Set the table of commands."""
         for command in commands:
             self.commands[command.name] = command
             self.table[command.name] = self.table[command.name.upper()] = command
 
     def rename_command(self, name: bytes, new_name: bytes) -> bool:
-        """Have clients call a command otherwise, b"" = not at all; False where there is none or another one is so."""
+        """Rename a command, b"" = remove it; returns False if it does not exist, or the new name is in use."""
         command = self.commands.get(name)
         if command is None or (new_name and new_name in self.commands):
             return False
@@ -270,7 +274,7 @@ class DisqueNode:
         return True
 
     def reset_statistics(self) -> None:
-        """CONFIG RESETSTAT."""
+        """Execute CONFIG RESETSTAT."""
         for command in self.commands.values():
             command.calls = command.spent_us = 0
         self.connections = 0
@@ -279,11 +283,11 @@ class DisqueNode:
         self.counted_before = (stats.bytes_read, stats.bytes_written, stats.rejected_connections)
 
     def find(self, name: bytes) -> Command | None:
-        """The command of that name, in letters of any case."""
+        """Return the command of that name, in upper or lower case."""
         return self.table.get(name) or self.commands.get(name.lower())
 
     def forbidden(self, account: Account, command: Command, words: list[bytes]) -> bytes:
-        """Why an account may not send this; b"" when it may."""
+        """Return the reason why an account may not send this; b"" if it may."""
         return rights.forbidden(account, self.jobs, command, words)
 
     # Clients
@@ -293,12 +297,12 @@ class DisqueNode:
         return self._client_number
 
     def add(self, handler: DisqueClient) -> None:
-        """A client has come."""
+        """Register a new client."""
         self.connections += 1
         self.clients[handler.number] = handler
 
     def remove(self, handler: DisqueClient) -> None:
-        """A client has gone."""
+        """Forget a client that is gone."""
         self.clients.pop(handler.number, None)
         self._paused.pop(handler, None)
         self.remove_monitor(handler)
@@ -313,7 +317,7 @@ class DisqueNode:
             self.update_care()
 
     def tell_monitors(self, handler: DisqueClient, words: list[bytes]) -> None:
-        """Show a command that is about to be executed to those who asked for that."""
+        """Show a command that is about to be executed to clients with MONITOR."""
         wall_ms = self.clock.wall_ms
         line = b"+%d.%06d [%b] %b\r\n" % (
             wall_ms // 1000,
@@ -325,11 +329,11 @@ class DisqueNode:
             monitor.tell(line)
 
     def when_paused_no_more(self, handler: DisqueClient, then: Callable[[], None]) -> None:
-        """CLIENT PAUSE has come upon a command: who sent it goes on behind the pause."""
+        """Call `then` for a client at the end of a CLIENT PAUSE that holds its command."""
         self._paused[handler] = then
 
     def pause(self, span_ms: int) -> None:
-        """Execute no commands for that long. A pause that there is already is not made shorter."""
+        """Execute no commands for that time. A longer pause in effect is not shortened."""
         due_at_ms = self.clock.monotonic_ms + span_ms
         if self._pause is None or due_at_ms > self._pause.due_at_ms:
             if self._pause is not None:
@@ -350,11 +354,11 @@ class DisqueNode:
             then()
 
     def soon(self, do: Callable[[], None]) -> None:
-        """Do something behind this turn."""
+        """Call a function after this turn."""
         self.state.collection.agenda.add(Nap(self.clock.monotonic_ms, do))
 
     def set_leaving(self, *, leaving: bool, hands_over: bool = False) -> None:
-        """CLUSTER LEAVING: who waits is sent to other nodes, and with `hands_over` jobs are, too."""
+        """Execute CLUSTER LEAVING: end clients' waits, and with `hands_over` give the jobs to other nodes."""
         self.is_leaving = leaving
         self.cluster.set_leaving(leaving=leaving)
         if self.shared is not None:
@@ -366,7 +370,7 @@ class DisqueNode:
     # Logs of commands
 
     def note_slow(self, words: list[bytes], command: Command, spent_us: int) -> None:
-        """A command took long."""
+        """Record a slow command in LATENCY and SLOWLOG."""
         self.latency.note(
             b"fast-command" if command.flags & FAST else b"command", self.clock.wall_ms // 1000, spent_us // 1000
         )
@@ -385,15 +389,16 @@ class DisqueNode:
         self.trim_slow()
 
     def trim_slow(self) -> None:
-        """No more lines than there may be."""
+        """Drop the oldest entries of SLOWLOG beyond its maximum."""
         while len(self.slow) > self.slow_max:
             self.slow.pop()
 
     # Memory
 
     def make_room(self) -> bool:
-        """Evict some jobs that are acknowledged, or were delivered and are at most once; whether memory is no longer
-        full.
+        """Evict some jobs that are acknowledged, or delivered and not to be retried.
+
+        Returns True if memory is no longer full.
         """
         jobs = self.jobs
         acks = 0 if self.shared is None else self.shared.acks.count
@@ -418,7 +423,7 @@ class DisqueNode:
                 yield
 
     def look_after(self) -> None:
-        """Once a second: limits that a reload has changed, samples, and queues that nobody has used for long."""
+        """Run each second: limits changed by a reload, samples, idle clients, and queues unused for long."""
         config = self.state.collection.config
         self.job_bytes_max = config.defaults.max_item_size_bytes
         self.jobs.limit_queues(config.max_queues)
@@ -448,12 +453,12 @@ class DisqueNode:
     # All of it
 
     def end(self) -> None:
-        """The server stops: nobody waits any longer."""
+        """End all waits, because the server stops."""
         for handler in list(self.clients.values()):
             handler.send_away(b"")
 
     def take_new_id(self, done: Done) -> None:
-        """CLUSTER RESET HARD: the node is another one, once that is on disk."""
+        """Execute CLUSTER RESET HARD: take a new node id, once it is on disk."""
         self.change_id(self.random_bytes(20).hex().encode(), done)
 
     def _change_id(self, node_id: bytes, done: Done) -> None:
@@ -462,11 +467,11 @@ class DisqueNode:
         done("")
 
     def rewrite_settings(self) -> str:
-        """CONFIG REWRITE: why not; "" when it is done."""
+        """Execute CONFIG REWRITE; returns the reason for a failure, "" if it is done."""
         return self.save_settings()
 
     def clear(self) -> Iterator[None]:
-        """Every job and queue is gone; see `Jobs.clear`."""
+        """Delete every job and queue; see `Jobs.clear`."""
         work = self.jobs.clear()
         self.update_care()
         return work

@@ -1,4 +1,4 @@
-"""The node's id in a file of the spool: after a restart the node is the one that it was."""
+"""File of the spool with the node's id, which the node keeps across restarts."""
 
 import re
 from collections import deque
@@ -16,7 +16,7 @@ _NODE_ID: Final = re.compile(rb"[0-9a-f]{40}\n")
 
 
 class NodeIdFile:
-    """Has the id that `jobs` have, on disk soon after the start, or once the disk takes it."""
+    """Keeps the id of `jobs` on disk, soon after the start, or once the disk accepts it."""
 
     def __init__(
         self,
@@ -26,18 +26,18 @@ class NodeIdFile:
         report: Callable[[str], None],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`changed` is told when the node has another id."""
+        """`changed` is called when the node has another id."""
         self._files = files
         self.path = f"{spool}/{FILE_NAME}"
         self._jobs = jobs
         self._report = report
         self._changed = changed
-        self._recorded = b""  # b"" = nobody knows what is on disk
+        self._recorded = b""  # b"" = the content on disk is unknown
         self._is_busy = self._was_refused = False
         self._waiting: deque[tuple[bytes, Done]] = deque()  # changes behind the one that is under way
 
     def begin(self) -> None:
-        """Be the node that the file names; one of its own where there is none."""
+        """Take the id in the file; without a file the node keeps its new id."""
         try:
             content = self._files.read_file(self.path) if self._files.exists(self.path) else b""
         except OSError as error:
@@ -52,7 +52,7 @@ class NodeIdFile:
             self._report(f"{self.path}: expected 40 hexadecimal digits; the node has a new id")
 
     def look_after(self) -> None:
-        """Once a second: have the id that the node has on disk."""
+        """Record the node's id if it is not on disk yet; called once a second."""
         if self._recorded != self._jobs.node_id and not self._is_busy:
             self._record(self._jobs.node_id, self._looked_after)
 
@@ -62,7 +62,7 @@ class NodeIdFile:
         self._was_refused = bool(problem)
 
     def change(self, node_id: bytes, done: Done) -> None:
-        """Have the node be another one, once that is on disk."""
+        """Give the node another id, once that is on disk."""
         if self._is_busy:
             self._waiting.append((node_id, done))
             return

@@ -1,4 +1,4 @@
-"""The nodes that a node knows, in a file of the spool: after a restart it finds its cluster again.
+"""File of the spool with the nodes that a node knows, by which it rejoins its cluster after a restart.
 
     <id> <host> <port> <bus port> <flags>          a line for each node, the one with `myself` first; no host: -
     checksum <16 hexadecimal digits>               of all that precedes it
@@ -24,7 +24,7 @@ _CHECKSUM: Final = b"checksum "
 
 
 def written(nodes: Iterable[Node]) -> bytes:
-    """The file that has these nodes."""
+    """Return the content of a file with these nodes."""
     lines = []
     for node in nodes:
         address = node.address
@@ -36,7 +36,7 @@ def written(nodes: Iterable[Node]) -> bytes:
 
 
 def parsed(content: bytes) -> tuple[list[Node], bool]:
-    """The nodes in a file, as far as they can be read, and whether it is undamaged."""
+    """Return the nodes in a file, as far as they can be read, and True if it is undamaged."""
     body, is_whole, checksum = content.rpartition(_CHECKSUM)
     is_sound = bool(is_whole) and checksum == xxh3_64_hexdigest(body).encode() + b"\n"
     nodes = []
@@ -64,19 +64,19 @@ def _node(line: bytes) -> Node | None:
 
 
 class NodesFile:
-    """Has what `table` has on disk soon after each change, or once the disk takes it."""
+    """Keeps the nodes of `table` on disk, soon after each change, or once the disk accepts it."""
 
     def __init__(self, files: FileLayer, spool: str, table: NodeTable, report: Callable[[str], None]) -> None:
         self.path = f"{spool}/{FILE_NAME}"
         self._files = files
         self._table = table
         self._report = report
-        self._on_disk = b""  # b"" = nobody knows
+        self._on_disk = b""  # b"" = unknown
         self._is_busy = self._is_refused = False
-        self._waiting: list[Done] = []  # who is told of the next write
+        self._waiting: list[Done] = []  # called after the next write
 
     def read(self) -> list[Node]:
-        """The other nodes that were known, and this one with its flags; none where there is no file of this node."""
+        """Return the known nodes, this one with its flags included; none without a file of this node."""
         try:
             if not self._files.exists(self.path):
                 return []
@@ -103,17 +103,17 @@ class NodesFile:
     # Writing
 
     def changed(self) -> None:
-        """The table has changed."""
+        """Write the file, because the table has changed."""
         if not self._is_busy:
             self._write(self._content())
 
     def save(self, done: Done) -> None:
-        """Tell `done` once what the table has now is on disk, or why it is not."""
+        """Call `done` once the current table is on disk, or with the error."""
         self._waiting.append(done)
         self.changed()
 
     def save_alone(self, done: Done) -> None:
-        """Have the file name no other node; then tell `done`, as `save` does. The table is to follow."""
+        """Write a file with no other node; then call `done` as `save` does. The table is to follow."""
         alone = written([self._table.myself])
         if self._is_busy:
             self._waiting.append(lambda problem: self.save_alone(done))
@@ -124,7 +124,7 @@ class NodesFile:
             self._write(alone)
 
     def look_after(self) -> None:
-        """Once a second: try again what the disk has refused."""
+        """Retry a write that has failed; called once a second."""
         if self._is_refused:
             self.changed()
 

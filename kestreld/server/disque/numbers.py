@@ -1,4 +1,4 @@
-"""Numbers in commands, by the rules of C's strtoll."""
+"""Parsers of numbers in commands, by the rules of C's strtoll."""
 
 import re
 from typing import Final
@@ -8,7 +8,7 @@ MOST: Final = (1 << 63) - 1
 
 
 def integer(word: bytes) -> int | None:
-    """A number of 64 bits with sign; None where it is none. An empty word is 0."""
+    """Parse a signed number of 64 bits; None if it is none. An empty word is 0."""
     if _INTEGER.fullmatch(word):
         number = int(word)
         return number if -MOST - 1 <= number <= MOST else None
@@ -16,7 +16,7 @@ def integer(word: bytes) -> int | None:
 
 
 def cursor(word: bytes) -> int | None:
-    """A cursor: any number of 64 bits, a negative one counted from the other end. An empty word is 0."""
+    """Parse a cursor: any number of 64 bits, a negative one modulo 2**64. An empty word is 0."""
     if not _INTEGER.fullmatch(word):
         return None if word else 0
     number = int(word)

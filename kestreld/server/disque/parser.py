@@ -1,6 +1,6 @@
-"""RESP2 as clients send it: arrays of bulk strings, or lines. The limits and errors are those of Redis 3.2.
+"""Parser of RESP2: arrays of bulk strings, or lines. Limits and errors are those of Redis 3.2.
 
-A command is the list of its words, or a `Refusal` for what cannot be parsed, after which nothing is.
+A command is the list of its words. Input that cannot be parsed is a `Refusal`, after which nothing is parsed.
 """
 
 import re
@@ -11,12 +11,12 @@ from kestreld.server.disque.commands import WORDS_MAX
 
 WORD_BYTES_MAX: Final = 512 * 1024**2
 LINE_BYTES_MAX: Final = 64 * 1024
-UNKNOWN_WORDS_MAX: Final = 10  # before the client has said who it is
+UNKNOWN_WORDS_MAX: Final = 10  # before the client has logged in
 UNKNOWN_WORD_BYTES_MAX: Final = 16 * 1024
 LARGE_BYTES: Final = 8192  # a word that is gathered in pieces if it is not there as a whole
-UNFINISHED: Final = -1  # in the place of where to go on
+UNFINISHED: Final = -1  # in the place of a position to continue at
 REFUSED: Final = -2
-WORD_COST_BYTES: Final = 64  # of a word beside what is in it
+WORD_COST_BYTES: Final = 64  # memory of a word besides its content
 
 _NUMBER: Final = re.compile(rb"0|-?[1-9]\d{0,18}")
 _COUNTS: Final = {b"*%d" % count: count for count in range(1, 65)}
@@ -30,8 +30,9 @@ _HEX: Final = re.compile(rb"x[0-9a-fA-F]{2}")
 
 
 class Refusal:
-    """An error to answer in the place of a command; the connection is closed behind it, unless `rest` may be parsed
-    now that the client is known.
+    """An error to answer in the place of a command, after which the connection is closed.
+
+    With `is_of_unknown`, parsing can continue instead once the client has logged in.
     """
 
     __slots__ = ("is_of_unknown", "reason")
@@ -42,7 +43,7 @@ class Refusal:
 
 
 class RespParser(Parser):
-    """The input of one connection. `item_bytes_max` None = words may be as long as Redis's."""
+    """Parser of one connection's input. Until the client is known, it may send little."""
 
     def __init__(self, *, is_known: bool) -> None:
         super().__init__()
@@ -72,11 +73,11 @@ class RespParser(Parser):
         self.wanted_bytes = READ_BYTES
 
     def distrust(self) -> None:
-        """The client has to log in: until then it may send little."""
+        """Limit the input until the client has logged in."""
         self._is_known = False
 
     def trust(self) -> list[Any]:
-        """The client has logged in: the commands that it has sent already, and that were too large before."""
+        """Return commands received before the login that were too large then: the client has logged in."""
         self._is_known = True
         if not self._is_stopped:
             return []
@@ -111,7 +112,7 @@ class RespParser(Parser):
         return commands
 
     def _gather(self, data: bytes, commands: list[Any]) -> bool:
-        """More of a large word; whether it is complete. What follows it is left in `_pieces`."""
+        """Add to a large word; returns True if it is complete. `_pieces` then has the bytes that follow it."""
         self._wanted -= len(data)
         self._words_bytes += len(data)
         self._pieces.append(data)
@@ -134,7 +135,7 @@ class RespParser(Parser):
             self._words_bytes = 0
 
     def _begin(self, data: bytes, at: int, commands: list[Any]) -> int:
-        """The first line of a command, and where what follows begins, or one of the two above."""
+        """Parse a command's first line; returns where to continue, or UNFINISHED or REFUSED."""
         if data[at] != 42:
             return self._line(data, at, commands)
         end = data.find(b"\r", at)
@@ -149,7 +150,7 @@ class RespParser(Parser):
         return end + 2
 
     def _word(self, data: bytes, at: int, commands: list[Any]) -> int:
-        """A bulk string, and where what follows begins, or one of the two above."""
+        """Parse a bulk string; returns where to continue, or UNFINISHED or REFUSED."""
         end = data.find(b"\r", at)
         if data[at] != 36:
             return self._refuse(b"expected '$', got '%b'" % data[at : at + 1], commands)
@@ -188,7 +189,7 @@ class RespParser(Parser):
         return end + 1
 
     def _unfinished(self, size_bytes: int, reason: bytes, commands: list[Any]) -> int:
-        """A line that has no end yet."""
+        """Keep a line without an end, unless it is too long."""
         return self._refuse(reason, commands) if size_bytes > LINE_BYTES_MAX else UNFINISHED
 
     def _refuse(self, reason: bytes, commands: list[Any]) -> int:
@@ -197,14 +198,14 @@ class RespParser(Parser):
         return REFUSED
 
     def _stop(self, reason: bytes, commands: list[Any]) -> int:
-        """What a client may send only once it is known: parse no more until then."""
+        """Stop parsing at input that is allowed only after a login, until then."""
         commands.append(Refusal(b"ERR Protocol error: " + reason, is_of_unknown=True))
         self._is_stopped = True
         return UNFINISHED
 
 
 def _usual(data: bytes, commands: list[Any]) -> bytes:
-    """Parse whole commands of words without line ends, which most are; the rest of `data`."""
+    """Parse whole commands of words without line ends, which most are; returns the rest of `data`."""
     parts = data.split(b"\r\n")
     at, last = 0, len(parts) - 1
     try:
@@ -225,12 +226,12 @@ def _usual(data: bytes, commands: list[Any]) -> bytes:
 
 
 def _number(word: bytes) -> int | None:
-    """A length. None where it is none."""
+    """Parse a length. None if it is none."""
     return int(word) if _NUMBER.fullmatch(word) else None
 
 
 def split_line(line: bytes) -> list[bytes] | None:
-    """The words of an inline command; None where a quotation does not end, or does not end a word."""
+    """Split an inline command into words; None if a quotation does not end, or does not end a word."""
     if _SPECIAL.search(line) is None:
         return line.split()
     words: list[bytes] = []
@@ -255,7 +256,7 @@ def split_line(line: bytes) -> list[bytes] | None:
 
 
 def _quotation(line: bytes, at: int, word: list[bytes]) -> int:
-    """Where the word goes on behind a quotation, which is at its end; -1 when that is wrong."""
+    """Parse a quotation, which must end its word; returns where to continue, -1 if it is wrong."""
     quote = line[at]
     at += 1
     while at < len(line):

@@ -1,4 +1,4 @@
-"""What the server asks of the log that keeps jobs on disk. Without one, jobs are in memory only."""
+"""Interface of the server to the log that keeps jobs on disk; without a log, jobs are in memory only."""
 
 from collections.abc import Callable
 from typing import Final
@@ -8,21 +8,22 @@ from kestreld.jobs.storage import JobStorage
 from kestreld.queues.commit import Committed
 from kestreld.stats import Figures
 
-Done = Callable[[str], None]  # told why something has failed, "" = it has not
+Done = Callable[[str], None]  # gets the reason of a failure, "" = success
 NO_LOG: Final = "jobs are in memory only"
 LOADING: Final = b"-LOADING Disque is loading the dataset in memory\r\n"
 SYNC_MS: Final[dict[bytes, int | None]] = {b"always": 0, b"everysec": 1000, b"no": None}  # appendfsync, as sync_journal
 
 
 def fsync_word(sync_ms: int | None) -> bytes:
-    """What appendfsync calls it."""
+    """Return the word of appendfsync for a sync interval."""
     return b"no" if sync_ms is None else b"everysec" if sync_ms else b"always"
 
 
 class Persistence:
-    """`committed` is what replies wait for, None while there is no log.
+    """Jobs in memory only, and the interface of `LoggedJobs`.
 
-    `failure` says why the log takes no changes; `obstacle` is the reply to commands while no job is served.
+    Replies wait for `committed`, None without a log. `failure` is the reason why the log takes no changes; `obstacle`
+    is the reply to commands while no job is served.
     """
 
     def __init__(self) -> None:
@@ -32,25 +33,25 @@ class Persistence:
 
     @property
     def refusal(self) -> bytes:
-        """The reply to changes while the log takes none; b"" while it does."""
+        """Reply to changes while the log takes none; b"" while it does."""
         return b"-MISCONF Errors writing to the AOF file: %b\r\n" % self.failure if self.failure else b""
 
     @property
     def is_on(self) -> bool:
-        """Whether changes are written."""
+        """True if changes are written."""
         return self.committed is not None
 
     @property
     def is_loading(self) -> bool:
-        """Whether it is being read."""
+        """True while the log is being read."""
         return False
 
     def switch(self, done: Done, *, on: bool) -> None:
-        """Begin a fresh log of what memory holds, or write no more."""
+        """Start a new log of the jobs in memory, or stop writing."""
         done(NO_LOG if on else "")
 
     def set_parameter(self, name: bytes, value: bytes) -> None:
-        """CONFIG SET of something that may concern the log, but for appendonly."""
+        """Apply CONFIG SET of a parameter that may concern the log, other than appendonly."""
 
     def rewrite(self, done: Done) -> None:
         """Compact the log."""
@@ -58,7 +59,7 @@ class Persistence:
 
     @property
     def is_rewriting(self) -> bool:
-        """Whether the log is being compacted."""
+        """True while the log is being compacted."""
         return False
 
     def save_for_restart(self, done: Done) -> None:
@@ -67,15 +68,15 @@ class Persistence:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the log cannot be read, so that no job is served."""
+        """True if the log cannot be read, so that no job is served."""
         return False
 
     def load(self, done: Done) -> None:
-        """Forget what is in memory and read the log."""
+        """Discard the jobs in memory and read the log."""
         done(NO_LOG)
 
     def figures(self) -> Figures:
-        """The lines of INFO about the log."""
+        """Return the lines of INFO about the log."""
         return [
             ("loading", 0),
             ("aof_enabled", 0),
@@ -90,7 +91,7 @@ class Persistence:
 
 
 class LoggedJobs(Persistence):
-    """The job log of a server. `told` hears of every change of what is an attribute here."""
+    """The job log of a server. `told` is called after every change of an attribute."""
 
     def __init__(self, storage: JobStorage, clock: Clock, told: Callable[[], None]) -> None:
         super().__init__()
@@ -120,7 +121,7 @@ class LoggedJobs(Persistence):
     def begin(
         self, done: Done, *, on: bool, aof: str = "", members: Callable[[], frozenset[bytes]] = frozenset
     ) -> None:
-        """At the start: read the log where it is on, or where a controlled restart wants its queues back.
+        """Read the log at the start, if it is on or a controlled restart is to restore its queues.
 
         Then the jobs of `aof`, a file of Disque's own, are imported; "" = there is none.
         """

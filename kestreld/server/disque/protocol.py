@@ -1,4 +1,4 @@
-"""Disque's protocol, as listeners have it."""
+"""Disque's protocol for listeners, and the table of its commands."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ from kestreld.server.disque.node import DisqueNode
 from kestreld.server.disque.parser import RespParser
 from kestreld.server.wire_protocol import Login, WireProtocol
 
-# Name, what executes it, arity and flags.
+# Name, function that executes it, arity and flags.
 COMMANDS: Final[tuple[tuple[bytes, Run, int, int], ...]] = (
     (b"addjob", jobs.addjob, -4, WRITE | DENY_OOM | FAST),
     (b"getjob", jobs.getjob, -2, WRITE | FAST),
@@ -71,7 +71,7 @@ COMMANDS: Final[tuple[tuple[bytes, Run, int, int], ...]] = (
 
 
 class Disque(WireProtocol):
-    """Sessions of Redis clients on one node."""
+    """Disque's protocol. Sessions of Redis clients share one node."""
 
     name = "disque"
     logs_in_inside = True

@@ -1,4 +1,4 @@
-"""Commands on queues, and QSCAN and JSCAN."""
+"""Commands on queues: QLEN, QSTAT, QPEEK, PAUSE, QDEL, REDRIVE; and the scans QSCAN and JSCAN."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -21,8 +21,8 @@ PAUSE_WORDS: Final = {b"none": NOT_PAUSED, b"in": PAUSED_IN, b"out": PAUSED_OUT,
 BAD_OPTION: Final = b"-ERR invalid cursor or option name\r\n"
 COUNT_DEFAULT: Final = 100
 NO_LIMIT: Final = -1  # of MAXLEN, also where a client says so
-STEPS_OF_COUNT: Final = 10  # parts of the table that a scan looks at, for each element that is wanted
-# What clients call by one name.
+STEPS_OF_COUNT: Final = 10  # parts of the table that a scan examines for each element requested
+# States that have one name for clients.
 STATES_OF: Final = {ACTIVE: frozenset({ACTIVE, DELAYED, COPY, LENT}), WAIT_REPL: frozenset({WAIT_REPL, BORROWED})}
 
 
@@ -83,7 +83,7 @@ def qpeek(handler: DisqueHandler, words: list[bytes]) -> None:
 
 
 def _peeked(handler: DisqueHandler, queue: JobQueue, count: int) -> Pieces:
-    """Many jobs of a queue that changes meanwhile: those of them that are in it now."""
+    """Yield many jobs of a queue that changes meanwhile, as far as they are in it when looked at."""
     some, bodies = list[Job](), list[bytes]()
     try:
         for chunk in queue.jobs.chunks(is_newest_first=count < 0):
@@ -168,7 +168,7 @@ def redrive(handler: DisqueHandler, words: list[bytes]) -> None:
 
 
 def _redriven(handler: DisqueHandler, queue: JobQueue, count: int) -> Iterator[None]:
-    """Put dead letters back where they come from, the oldest first; jobs that are none are passed over."""
+    """Put dead letters back where they came from, the oldest first; other jobs are skipped."""
     jobs, done = handler.jobs, 0
     for chunk in queue.jobs.chunks(is_newest_first=False):
         for job in chunk:
@@ -185,7 +185,7 @@ def _redriven(handler: DisqueHandler, queue: JobQueue, count: int) -> Iterator[N
 
 
 class ScanOptions:
-    """What a scan was asked for."""
+    """Options of a scan."""
 
     __slots__ = ("count", "cursor", "error", "filters", "is_busy", "queues", "reply", "states")
 
@@ -201,7 +201,7 @@ class ScanOptions:
 
 
 def scan_options(words: list[bytes], numbers: frozenset[bytes], *, of_jobs: bool) -> ScanOptions:
-    """The options of a scan, or the first mistake in them. `numbers` are those with a number."""
+    """Parse the options of a scan; `error` is set by the first mistake. `numbers` are options with a number."""
     options = ScanOptions()
     at, last = 1, len(words) - 1
     while at <= last and not options.error:
@@ -310,7 +310,7 @@ def _found(
     written: Callable[[V], bytes],
     are_large: Callable[[list[V]], bool],
 ) -> Pieces:
-    """What a scan finds, in a reply that says first how many there are: a few as they are at one instant."""
+    """Yield a scan's reply, which begins with the number of elements: a few are written as of one instant."""
     found: list[V] = []
     next_cursor, left = 0, options.count * STEPS_OF_COUNT
     try:

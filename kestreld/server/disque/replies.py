@@ -1,4 +1,4 @@
-"""RESP2 as the server writes it."""
+"""RESP2 replies, and the replies that describe a job."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -20,7 +20,7 @@ def status(text: bytes) -> bytes:
 
 
 def error(text: bytes) -> bytes:
-    """`text` begins with the error's code. Line ends of what a client has sent would end the reply early."""
+    """Make an error. `text` begins with its code; line ends in it, which would end the reply early, become blanks."""
     return b"-%b\r\n" % text.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
@@ -33,23 +33,23 @@ def bulk(data: bytes) -> bytes:
 
 
 def array(items: Iterable[bytes]) -> bytes:
-    """`items` are replies."""
+    """Make an array of replies."""
     listed = list(items)
     return b"*%d\r\n%b" % (len(listed), b"".join(listed))
 
 
 def pairs(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Keys and the replies that are their values."""
+    """Make an array of keys and values; the values are replies."""
     return array([one for key, value in fields for one in (bulk(key), value)])
 
 
 def fetched(job: Job, body: bytes) -> bytes:
-    """A job as GETJOB gives it. `body` is the job's: where the reply is written later, it may be gone by then."""
+    """Describe a job as GETJOB does. `body` is passed separately, because a later reply may find the job gone."""
     return b"".join((job.terms.queue.fetched_from, job.id, b"\r\n$%d\r\n" % len(body), body, b"\r\n"))
 
 
 def fetched_with(job: Job, body: bytes, *, counters: bool, origin: bool) -> bytes:
-    """A job as GETJOB gives it WITHCOUNTERS or WITHORIGIN."""
+    """Describe a job as GETJOB does WITHCOUNTERS or WITHORIGIN."""
     items = [bulk(job.terms.queue.name), bulk(job.id), bulk(body)]
     if counters:
         items += [bulk(b"nacks"), integer(job.nacks), bulk(b"additional-deliveries"), integer(job.deliveries)]
@@ -61,13 +61,15 @@ def fetched_with(job: Job, body: bytes, *, counters: bool, origin: bool) -> byte
 
 
 def wrong_count(name: bytes) -> bytes:
-    """The reply to a command with too few or too many words."""
+    """Make the reply to a command with too few or too many words."""
     return error(b"ERR wrong number of arguments for '%b' command" % name)
 
 
 def shown(job: Job, delivered: Sequence[bytes], confirmed: Sequence[bytes], now_ms: int) -> bytes:
-    """A job as SHOW describes it: `delivered` are the ids of the nodes that may hold it, `confirmed` of those that have
-    said so, or that they know that it is acknowledged. One that was never here, but is acknowledged, has nobody's.
+    """Describe a job as SHOW does.
+
+    `delivered` are ids of nodes that may hold it, empty for an acknowledged job that was never here. `confirmed` are
+    ids of nodes that have said that they hold it, or know of its acknowledgement.
     """
     terms = job.terms
     expires_at_ms, requeue_at_ms = job.expires_at_ms, job.next_requeue_at_ms(now_ms)
@@ -99,7 +101,7 @@ def shown(job: Job, delivered: Sequence[bytes], confirmed: Sequence[bytes], now_
 
 
 def quoted(word: bytes) -> bytes:
-    """A word as MONITOR and logs show it."""
+    """Quote a word as MONITOR and logs show it."""
     return b'"%b"' % b"".join([_QUOTED[byte] for byte in word])
 
 

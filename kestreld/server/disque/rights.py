@@ -1,4 +1,4 @@
-"""Which right each command needs where users are configured."""
+"""Rights that Disque's commands require if users are configured."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -40,7 +40,7 @@ _ON_JOBS: Final = {
 
 
 class OwnGlob(Glob):
-    """A pattern of a user: it is like no queue that he may not take jobs of."""
+    """A user's pattern, which matches only queues whose jobs the user may take."""
 
     __slots__ = ("_account",)
 
@@ -54,7 +54,7 @@ class OwnGlob(Glob):
 
 
 def forbidden(account: Account, jobs: Jobs, command: Command, words: list[bytes]) -> bytes:
-    """Why an account may not send this; b"" when it may. Jobs that are not there are nobody's."""
+    """Return the reason why an account may not send a command; b"" if it may. Unknown jobs need no right."""
     name = command.name
     if name in _FREE or account.is_admin:
         return b""

@@ -1,4 +1,7 @@
-"""What CONFIG REWRITE saves where there is no disque.conf: a file of the spool, read after the configuration."""
+"""File of the spool in which CONFIG REWRITE saves settings without a disque.conf.
+
+It is read after the configuration.
+"""
 
 from typing import Final
 
@@ -12,7 +15,7 @@ _HEAD: Final = b"# What was changed by CONFIG SET, as CONFIG REWRITE saves it. R
 
 
 class SavedSettings:
-    """The file in the spool."""
+    """The file with the saved settings."""
 
     def __init__(self, files: FileLayer, spool: str) -> None:
         self._files = files
@@ -20,7 +23,7 @@ class SavedSettings:
         self.path = f"{spool}/{FILE_NAME}"
 
     def read(self, settings: DisqueSettings) -> tuple[list[tuple[bytes, bytes]], list[str]]:
-        """The parameters with their values, and what is wrong with other lines. Raises OSError."""
+        """Return the parameters with their values, and the mistakes in other lines. Raises OSError."""
         if not self._files.exists(self.path):
             return [], []
         found, problems = [], []
@@ -36,7 +39,7 @@ class SavedSettings:
         return found, problems
 
     def write(self, settings: DisqueSettings) -> str:
-        """Replace the file by one of what is set now; why not, "" when it is done."""
+        """Replace the file by the current settings; returns the reason for a failure, "" if it is done."""
         lines = [b"%b %b\n" % (name, quoted(value)) for name, value in settings.changed()]
         try:
             replace_file(self._files, self.path, _HEAD + b"".join(lines))
@@ -47,7 +50,7 @@ class SavedSettings:
 
 
 def replace_file(files: FileLayer, path: str, data: bytes) -> None:
-    """Have a file with this content in the place of the one that there may be, whose owner and mode it keeps.
+    """Replace or create a file; owner and mode are kept.
 
     Raises OSError; the file is the old one or the new one, also after a power cut.
     """

@@ -1,4 +1,4 @@
-"""PING, INFO, CONFIG, DEBUG and the other commands about the server itself."""
+"""Commands about the server itself: PING, AUTH, INFO, CONFIG, SLOWLOG, LATENCY, DEBUG, SHUTDOWN and others."""
 
 from hmac import compare_digest
 from typing import Final
@@ -50,7 +50,7 @@ def auth(handler: DisqueHandler, words: list[bytes]) -> None:
 
 
 def _log_in(handler: DisqueHandler, name: bytes, password: bytes) -> None:
-    """As one of the users that are configured; the password is compared in a thread."""
+    """Log in as one of the configured users; the password is compared in a thread."""
 
     def compared(account: Account | None) -> None:
         if handler.gone:
@@ -177,7 +177,7 @@ def debug(handler: DisqueHandler, words: list[bytes]) -> None:
 
 
 def flush(handler: DisqueHandler) -> None:
-    """Every job and queue is gone. Who waits is sent away, and memory given back, in slices."""
+    """Delete every job and queue, and end waits; memory is freed in slices."""
     if refusal := handler.node.persistence.refusal:
         handler.out.append(refusal)
         return

@@ -1,6 +1,6 @@
-"""What CONFIG knows: Disque's parameters and those of them that can be set.
+"""Parameters of CONFIG: their defaults, syntax, and current values.
 
-What has no meaning here (hz, activerehashing, ...) is remembered and shown, as clients may look at it.
+Parameters without a meaning here (hz, activerehashing, ...) are stored and shown, because clients may read them.
 """
 
 import re
@@ -15,11 +15,11 @@ _UNITS: Final = {b"": 1, b"b": 1, b"k": 1000, b"kb": 1 << 10, b"m": 10**6, b"mb"
 _MEMORY: Final = re.compile(rb"(\d{1,18})([a-z]{0,2})")
 HZ_MAX: Final = 500
 
-Check = Callable[[bytes], bytes | None]  # the value as CONFIG GET shows it; None where it is none
+Check = Callable[[bytes], bytes | None]  # the value as CONFIG GET shows it; None if it is invalid
 
 
 def whole_number(least: int, most: int = 1 << 62) -> Check:
-    """Of this size."""
+    """Return a check for numbers in this range."""
 
     def check(value: bytes) -> bytes | None:
         number = integer(value) if value else None
@@ -29,7 +29,7 @@ def whole_number(least: int, most: int = 1 << 62) -> Check:
 
 
 def one_of(*words: bytes) -> Check:
-    """In letters of any case."""
+    """Return a check for one of these words, in upper or lower case."""
     return lambda value: value.lower() if value.lower() in words else None
 
 
@@ -41,7 +41,7 @@ def _memory(value: bytes) -> bytes | None:
 
 
 def capped_hz(number: int) -> bytes:
-    """The hz that it is for who asks for this."""
+    """Return the hz in effect for the number requested."""
     return b"%d" % min(max(number, 1), HZ_MAX)
 
 
@@ -67,7 +67,7 @@ def _buffer_limit(value: bytes) -> bytes | None:
 
 _YES_NO: Final = one_of(b"yes", b"no")
 
-# Parameter -> its value at the start, and what may be set; None = nothing.
+# Parameter -> its default, and the check of values; None = it cannot be set.
 PARAMETERS: Final[dict[bytes, tuple[bytes, Check | None]]] = {
     b"requirepass": (b"", _password),
     b"unixsocket": (b"", None),
@@ -109,10 +109,10 @@ SETTABLE: Final = frozenset([name for name, (_, check) in PARAMETERS.items() if 
 
 
 class DisqueSettings:
-    """The values of a node's parameters."""
+    """Values of a node's parameters."""
 
     def __init__(self, port: int, folder: str) -> None:
-        self.needs_password = False  # others can reach the server, whom nothing else keeps out
+        self.needs_password = False  # True if only a password protects the server from other machines
         self._values = {name: value for name, (value, _) in PARAMETERS.items()}
         self._started_with = dict(self._values)
         self._values[b"port"] = b"%d" % port
@@ -123,16 +123,16 @@ class DisqueSettings:
 
     @property
     def evicts(self) -> bool:
-        """Whether jobs are evicted when memory is full."""
+        """True if jobs are evicted when memory is full."""
         return self._values[b"maxmemory-policy"] == b"acks"
 
     def matching(self, pattern: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The parameters whose names are like this, with their values."""
+        """Return the parameters whose names match the pattern, with their values."""
         glob = Glob(pattern)
         return ((name, value) for name, value in self._values.items() if glob.matches(name))
 
     def changed(self) -> Iterator[tuple[bytes, bytes]]:
-        """Those that can be set and are not what they are at a start, as the configuration says."""
+        """Return the settable parameters that differ from their values at the start."""
         return (
             (name, value)
             for name, value in self._values.items()
@@ -140,15 +140,15 @@ class DisqueSettings:
         )
 
     def start_with(self, name: bytes, value: bytes) -> None:
-        """A value that the configuration says."""
+        """Set the value that a parameter has at the start, by the configuration."""
         self._values[name] = self._started_with[name] = value
 
     def check_settable(self, name: bytes, value: bytes) -> bytes | None:
-        """As `check`, for a name in letters of any case that may be none."""
+        """`check` for a name in any case, which may be unknown."""
         return self.check(name.lower(), value) if name.lower() in SETTABLE else None
 
     def check(self, name: bytes, value: bytes) -> bytes | None:
-        """A value as it would be shown; None where it is none."""
+        """Return a value as it would be shown; None if it is invalid."""
         if name == b"dir":
             return value if value in (b".", self._values[b"dir"]) else None
         if name == b"requirepass" and self.needs_password and not value:
@@ -157,6 +157,6 @@ class DisqueSettings:
         return None if check is None else check(value)
 
     def set(self, name: bytes, value: bytes) -> None:
-        """A checked value."""
+        """Store a checked value."""
         if name != b"dir":
             self._values[name] = value

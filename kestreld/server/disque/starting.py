@@ -1,4 +1,4 @@
-"""Jobs where `listen.disque` asks for them: their store, their node, and what the server looks after for them."""
+"""Start of jobs: their store, node, log and cluster bus, wired to the service."""
 
 from collections.abc import Callable, Sequence
 
@@ -38,7 +38,7 @@ NODE_ID_RANDOM_BYTES = 20
 def new_jobs(
     collection: QueueCollection, config: Config, random_bytes: RandomBytes, tidy: Callable[[], None] = lambda: None
 ) -> CopiedJobs:
-    """An empty store. `tidy` is called now and then while jobs fall due by the million."""
+    """Make an empty store. `tidy` is called at intervals while millions of jobs fall due."""
     return CopiedJobs(
         collection.clock,
         collection.agenda,
@@ -54,7 +54,7 @@ def new_jobs(
 def disque_protocol(
     service: Service, jobs: CopiedJobs, random_bytes: RandomBytes, port: int, process: ProcessFacts
 ) -> tuple[Disque, DisqueNode]:
-    """The protocol that serves these jobs, and the node that its sessions share."""
+    """Make the protocol that serves these jobs, and the node that its sessions share."""
     node = DisqueNode(service.state, jobs, random_bytes, port, process)
     service.show_jobs(JobFigures(node))
     service.once_a_second.append(node.look_after)
@@ -63,7 +63,7 @@ def disque_protocol(
 
 
 def keep_id(service: Service, node: DisqueNode, report: Callable[[str], None], nodes_conf: str) -> None:
-    """The node is the one that it was before, or in an empty spool that of Disque's `nodes_conf`, and goes on to be."""
+    """Restore the node's id, in an empty spool that of Disque's `nodes_conf`, and keep it on disk."""
     collection = service.collection
     take_over_nodes(collection.files, collection.spool, nodes_conf, report)
     file = NodeIdFile(collection.files, collection.spool, node.jobs, report, node.cluster.use_id)
@@ -82,9 +82,10 @@ def keep_on_disk(
     conf: DisqueConf | None = None,
     fail: Callable[[str], None] = lambda problem: None,
 ) -> JobStorage:
-    """Load the node's jobs, and log what happens to them, as the configuration and what CONFIG has saved say.
+    """Load the node's jobs and log their changes, by the configuration and the settings saved by CONFIG.
 
-    `settle` is told now and then while much is loaded that stays, `fail` why nothing can be.
+    `settle` is called at intervals while many objects are loaded that stay, `fail` with the reason if jobs cannot be
+    loaded.
     """
     collection, settings = service.collection, node.settings
     spool = collection.spool
@@ -156,9 +157,9 @@ def open_bus(
     note: Callable[[str], None],
     report: Callable[[str], None],
 ) -> None:
-    """Have other nodes connect there, and be a node of the cluster again that this one was in.
+    """Open the cluster bus on these ports, and rejoin the cluster that this node was in.
 
-    Raises ConfigError, for certificates that cannot be used.
+    Raises ConfigError for certificates that cannot be used.
     """
     collection, cluster, jobs = service.collection, node.cluster, node.jobs
     addresses = [Address.parse(one.address) for one in bound]
@@ -204,7 +205,7 @@ def open_bus(
 
 
 def announced(config: Config, addresses: Sequence[Address], client_port: int) -> Announced:
-    """What other nodes are told of where this one is; `addresses` are those of the bus."""
+    """Return the address to announce to other nodes; `addresses` are those of the bus."""
     bus_port = addresses[0].port
     wanted = config.cluster_announce
     if wanted is not None:
