@@ -210,7 +210,7 @@ class ServersAway(KestrelError):
 
 
 class ConnectionLost(KestrelError):
-    """A connection ended before the reply: it is unknown if the server has executed the request."""
+    """A connection ended before the reply: it is unknown whether the server has executed the request."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address} did not answer ({reason}): whether it has done it is unknown")

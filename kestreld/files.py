@@ -271,7 +271,7 @@ class FileLayer:
             self.close(fd)
 
     def in_time(self, work: Callable[[], None], within_us: int | None) -> bool:
-        """Make slow disk calls; returns False if they are not done in time, and continue. Raises their exceptions.
+        """Make slow disk calls; returns False if they are not done in time, and then continue. Raises their exceptions.
 
         Here they are made at once; the server has a thread for them.
         """

@@ -34,7 +34,7 @@ def passed_sockets(environ: Environment) -> list[PassedSocket]:
 
 
 def is_journal(environ: Environment, descriptor: int) -> bool:
-    """Return True if journald reads `descriptor`. The variable alone does not tell: children inherit it."""
+    """Return True if journald reads `descriptor`. $JOURNAL_STREAM alone does not tell: children inherit it."""
     try:
         found = os.fstat(descriptor)
     except OSError:

@@ -99,7 +99,7 @@ class Address:
 class PerQueue:
     """Selection of the queues that have metrics of their own. Both None = all queues."""
 
-    most: int | None = None  # so many, those with the most items
+    most: int | None = None  # number of queues, those with the most items
     pattern: str | None = None  # those whose whole name this regular expression matches
 
     def __str__(self) -> str:

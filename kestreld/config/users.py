@@ -1,4 +1,4 @@
-"""Users and their rights, as configured: accounts, rights by pattern, and reading of both.
+"""Users as configured: their credentials, their rights by patterns of names, and the parser of both.
 
 The server checks logins, see `server/accounts.py`.
 """

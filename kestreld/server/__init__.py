@@ -1,1 +1,1 @@
-"""Connections, turns, admission and the wire protocols; the only package that uses the event loop."""
+"""Connections, turns, admission and the wire protocols; nothing below it uses the event loop."""

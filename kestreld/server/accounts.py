@@ -80,7 +80,7 @@ class Account:
         self.forget_commands()
 
     def create_by_right(self, by_right: bool) -> None:
-        """Set if creating a queue requires the right CREATE; otherwise a right to put or get is enough."""
+        """Set whether creating a queue requires the right CREATE; otherwise a right to put or get is enough."""
         if by_right != self._creates_by_right:
             self._creates_by_right = by_right
             self.forget_commands()

@@ -203,7 +203,7 @@ class CommandHandler:
     # The end of a turn, and of the session
 
     def sent(self) -> None:
-        """Forget dependencies and limits of `out`, which has been sent."""
+        """Reset the dependencies and the room for output, because `out` has been sent."""
         self.room_bytes = OUTPUT_BYTES_MAX
         if self.unsettled:
             self.unsettled = frozenset()

@@ -10,7 +10,7 @@ PASSING_LEAST: Final = 8
 
 
 class Descriptors:
-    """Limits: `connections_max` of the data ports, `admin_max` of the admin port, `lendable` with journals."""
+    """Limits: `connections_max` of data ports, `admin_max` of the admin port, `lendable` of both and journals."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -180,7 +180,7 @@ class Handshake:
         return not self._is_over
 
     def _hang_up(self) -> None:
-        """Leave without unread input, with which the connection would break before the client has the answer."""
+        """End the output, and discard input until the client leaves: closing now could lose the last answer."""
         self._is_leaving, self._is_waiting = True, False
         self._login.rest = b""
         self._watch(net.READ)

@@ -41,7 +41,10 @@ class Inflight:
         self.go_on()
 
     def may_read(self, session: "Session", held_bytes: int) -> bool:
-        """Return True if more of an item may be read, of which `held_bytes` are held; else `resume` follows."""
+        """Return True if more of an item may be read, of which `held_bytes` are held.
+
+        If not, `session.resume` is called later.
+        """
         item = self._items.get(session)
         if item is None:
             item = self._hold(session, held_bytes)

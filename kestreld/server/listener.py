@@ -1,4 +1,4 @@
-"""Listening sockets of the event loop, and the data ports', which makes sessions of connections."""
+"""Listeners that turns poll: the base class, and that of data ports, which makes sessions of connections."""
 
 import errno
 from abc import ABC, abstractmethod

@@ -1,6 +1,6 @@
 """GET /queues/Q/consumers: clients that wait on a queue, hold open reads or leases, and its readers' lag.
 
-All of it comes from what sessions hold anyway; nothing is recorded beforehand.
+It is computed from what sessions and readers hold anyway; nothing is recorded for it.
 """
 
 import json

@@ -255,7 +255,7 @@ class AdminListener(BoundListener):
         raise Refused(404, "not found: use /healthz, /readyz, /metrics, /stats.json, /queues or /jobs")
 
     def _check_where_from(self, request: web.BaseRequest) -> None:
-        """Refuse requests from pages in a browser on this machine, by a link or a name that leads here."""
+        """Refuse requests of web pages in a browser: of other origins, or to host names that are not the server's."""
         host = request.headers.get("Host", "")
         if not self._is_trusted_name(host):
             raise Refused(403, "Host header is not a name of this server; see listen.admin_hosts")

@@ -20,7 +20,7 @@ SCAN_BYTES_MAX: Final = 64 * 1024**2  # of the journal for an answer, from which
 
 
 class Positions:
-    """Searches for ids. Each counts as one of the reads of ranges, and takes as little of a turn."""
+    """Searches for ids. Each counts as one of the reads of ranges, and takes no more of a turn."""
 
     def __init__(self, service: "Service", ranges: Ranges) -> None:
         self._collection = service.collection

@@ -115,7 +115,7 @@ def _held_columns(reader: Reader) -> tuple[int, ...]:
 
 
 def _signature(reader: Reader) -> Signature:
-    """Return values that stay the same as long as the row does: all other changes of figures come with a commit."""
+    """Return values of which one changes whenever the row does: changes of other figures come with a commit."""
     queue, journal = reader.queue, reader.queue.journal
     return (
         journal.journal_id if journal is not None else 0,

@@ -81,9 +81,9 @@ class OutgoingLink(BusLink):
         self._count(body)
 
     def commit_is_over(self, pending: PendingCommit | None, *, is_refused: bool) -> None:
-        """Send, hold or drop messages after the turn's commit. `pending`: the commit is not on disk yet.
+        """Send, hold or drop the messages that rely on the log, after the turn's commit.
 
-        `is_refused`: the log has refused the changes.
+        `pending`: that commit is not on disk yet. `is_refused`: the log has refused the changes.
         """
         messages, self._once_written = self._once_written, []
         if not messages:

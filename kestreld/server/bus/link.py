@@ -19,7 +19,7 @@ from kestreld.tls import TlsConnection
 READ_BYTES: Final = 1 << 15
 LARGE_READ_BYTES: Final = 1 << 18  # inside of large frames
 MESSAGES_AT_ONCE: Final = 32  # taken of one link before others have their turn
-FRAME_BYTES: Final = 1 << 16  # a frame is sent once it has so many,
+FRAME_BYTES: Final = 1 << 16  # a frame that has grown to this size is sent,
 PART_BYTES: Final = 1 << 18  # and a message that is longer than this goes on in the next one
 SENT_A_TURN_BYTES: Final = 1 << 16  # of small messages: packing more of them keeps clients waiting
 CROWDED_BYTES: Final = 1 << 20

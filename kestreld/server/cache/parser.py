@@ -220,7 +220,7 @@ class CacheParser(Parser):
         return end
 
     def _read_storage(self, words: list[bytes], batch: list[Any]) -> int:
-        """Make `_storage` of a line; returns the bytes of data that follow, -1 if the line is refused."""
+        """Make `_storage` of a line; returns the length of the data that follows, -1 if the line is refused."""
         has_cas = words[0] == b"cas"
         at_least = 6 if has_cas else 5
         if not at_least <= len(words) <= at_least + 1:

@@ -27,7 +27,7 @@ class CacheRights:
         self._account = account
 
     def refusal(self, words: list[bytes]) -> bytes | None:
-        """Return the reply to a command that is not allowed, None if it is. With data, `words` is word and key."""
+        """Return the reply to a command that is not allowed, None if it is. With data, pass its word and key only."""
         word = words[0]
         if word == b"flush_all":
             return self._of_all(Right.FLUSH)

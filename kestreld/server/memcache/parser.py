@@ -334,7 +334,7 @@ class MemcacheParser(Parser):
     # Lines
 
     def _look_up(self, line: bytes) -> tuple[Command, int]:
-        """Return the command of a line that is not cached as a whole, and the bytes of data that follow (-1 = none)."""
+        """Return the command of a line that is not cached as a whole, and the length of its data (-1 = none)."""
         text = line[:-2] if line.endswith(b"\r\n") else line[:-1]
         if not text and self._check is None:
             return self._unknown(), -1  # a flood of nothing costs little
