@@ -393,7 +393,7 @@ def catch_signals(loop: asyncio.AbstractEventLoop, service: Service) -> None:
         loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, service.reload_on_signal)
     with contextlib.suppress(AttributeError):
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a file size limit is an error to answer, not a death
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond a file size limit is to fail, not to kill
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def start(thread: Thread) -> None:
     """Start a thread. If a signal handler raises meanwhile, raise its exception instead of `Thread.start`'s own."""
     try:
         thread.start()
-    except (KeyError, RuntimeError) as error:  # of its books, and of the lock of the event that it waits for
+    except (KeyError, RuntimeError) as error:  # of its records, and of the lock of the event that it waits for
         raise error.__context__ or error from None
 
 
@@ -101,7 +101,7 @@ class ThreadedFiles(FileLayer):
             finished(problem)
 
     def stop(self, within_us: int | None = None) -> None:
-        """Wait for calls in progress; later ones are ignored.
+        """Wait for all calls made so far; later ones are ignored.
 
         With a limit, calls that no thread has begun are dropped, and a call that takes longer continues unobserved.
         """

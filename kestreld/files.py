@@ -74,7 +74,7 @@ def _found(look: Callable[[str], os.stat_result], path: str) -> os.stat_result |
         return look(path)
     except OSError as error:
         must_be_the_systems(error)
-    except ValueError:  # no path at all
+    except ValueError:  # not a valid path
         pass
     return None
 

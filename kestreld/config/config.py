@@ -262,7 +262,7 @@ class Config:
         A move into the queue's own family is ignored, so that a default for all queues can name a queue.
         """
         changes: dict[str, Any] = dict(block_for(self.queues, name))
-        config = replace(self.defaults, **changes) if changes else self.defaults  # a copy is dear
+        config = replace(self.defaults, **changes) if changes else self.defaults  # a copy is expensive
         if config.move_expired_to is not None and family_of(config.move_expired_to) == family_of(name):
             config = replace(config, move_expired_to=None)
         if config.move_failed_to is not None and family_of(config.move_failed_to) == family_of(name):

@@ -6,7 +6,7 @@ Numbers are without signs, underscores and leading zeros: other forms that int()
 import re
 from typing import Final
 
-WHOLE_NUMBER_MAX: Final = 2**63 - 1  # what the journal's fields and the memcache protocol can carry
+WHOLE_NUMBER_MAX: Final = 2**63 - 1  # the limit of the journal's fields and of the memcache protocol
 SIZE_BYTES: Final = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 
 _NUMBER: Final = "(0|[1-9][0-9]{0,18})"  # 19 digits hold 2**63 - 1

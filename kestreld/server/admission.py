@@ -61,7 +61,7 @@ class Admission(HandshakeHost):
         session.handler.closing = True
         self.turn.outgoing.append(session)
 
-    # Coming in
+    # New connections
 
     def is_open(self, policy: ListenerPolicy) -> bool:
         """Return True if the listener's clients become sessions without any check."""

@@ -74,7 +74,7 @@ class CommandHandler:
         self.out: list[bytes] = []
         self.room_bytes = OUTPUT_BYTES_MAX
         self.closing = False  # hang up once `out` is sent
-        self.has_quit = False  # the client has asked for that
+        self.has_quit = False  # at the client's request
         self.waiter: TimedWait | None = None
         self.held = False  # waits for the server itself: long work, room on the disk
         self.is_at_work = False  # on a command that takes many slices

@@ -317,7 +317,7 @@ class Service:
             # Not call_soon: waiting for a sync must not spin, and turns come first.
             self.loop.call_later(SLICE_PAUSE_S, self._work)
 
-    # What sessions and signals ask for
+    # Requests of sessions and signals
 
     def take_on(self, work: Work) -> None:
         """Do a piece of long work, in slices between turns."""

@@ -17,8 +17,8 @@ from kestreld.queues.commit import Committed, Tally
 from kestreld.queues.reader import Reader
 from kestreld.server.command_handler import READ_BYTES, CommandHandler, Parser
 
-# Session, Turn and Inflight import one another: a session is read, resumed and sent to by the turn that it tells what
-# it has to do. They are compiled together, and a base class between them would cost a lookup for each command.
+# Session, Turn and Inflight import one another: turns read, resume and flush sessions, which put themselves on their
+# lists. They are compiled together, and a base class between them would cost a lookup for each command.
 if TYPE_CHECKING:
     from kestreld.server.turn import Turn
 
@@ -187,7 +187,7 @@ class Session:
         if broken or self.handler.waiter is not None:
             self.hung_up()
         else:
-            self._watch(self.interest & ~net.HANG_UP_ONLY)  # it may still read; what it sent comes after that
+            self._watch(self.interest & ~net.HANG_UP_ONLY)  # it may still read replies; its input is handled afterwards
 
     def _hang_up(self) -> None:
         """End the output, and discard input until the client closes the connection or LEAVE_MS have passed.
@@ -254,7 +254,7 @@ class Session:
                 self.unsent = bytes(self.unsent) + data
                 handler.piled_up(len(self.unsent))
         elif handler.waiter is not None and self.commit.pending_commits and handler.pending_commits():
-            self._must_hold()  # what it confirmed before it waits has to be on disk before any answer to that
+            self._must_hold()  # confirmations before the wait must be on disk before its reply
             return
         if self.held:
             handler.turn_over()

@@ -135,7 +135,7 @@ class Items:
         await self._ranges.read_some(reader.queue, found)
         return found.records[0] if found.records and item_id(found.records[0]) == one else None
 
-    # What is done with one
+    # Actions on one item
 
     async def act(self, request: web.BaseRequest, name: str, number: str, action: str) -> web.Response:
         """Apply an action to the item of an id. Raises Refused."""

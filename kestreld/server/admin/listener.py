@@ -60,7 +60,7 @@ class _Complaints(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
-            return  # no HTTP: answered, and nothing of ours
+            return  # not HTTP: answered, and no fault of the server
         self._listener.complain(f"{record.getMessage()}" + (f": {error!r}" if error is not None else ""))
 
 

@@ -24,7 +24,7 @@ from kestreld.server.bus.peers import RETRY_MS_MAX, RETRY_MS_MIN, BusEvents, Ide
 from kestreld.server.complaints import Complaints
 from kestreld.server.turn import Turn
 
-RESTART_MS: Final = 100  # an attempt that is older is given up for a new one when the node calls
+RESTART_MS: Final = 100  # a call of the node replaces an older attempt by a new one
 CONNECT_MS: Final = 1000
 HANDSHAKE_MS: Final = 3000
 STRANGER_IDLE_MS: Final = 60_000
@@ -61,7 +61,7 @@ class ClusterBus(LinkHost):
         self._touched: list[BusLink] = []
         self._behind: deque[BusLink] = deque()  # with messages that have not been taken,
         self._catching_up = Alarm(agenda, self._catch_up)
-        self._busy_since_us = 0  # when this turn took the first message; 0 = it has taken none
+        self._busy_since_us = 0  # time at which this turn took its first message; 0 = none so far
         self._due: list[Peer] = []  # to be connected to at the end of the turn
         self._packed: tuple[Message, int, bytes] | None = None  # the last message sent, which may go to many nodes
         self._is_listening = False

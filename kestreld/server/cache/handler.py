@@ -237,7 +237,7 @@ class CacheHandler(CommandHandler):
             if entry is not None:
                 self.room_bytes -= len(entry)
                 out.append(_with_cas(name, entry) if with_cas else entry[HEADER_BYTES:-END_BYTES])
-        self.room_bytes = -1  # the others' turn
+        self.room_bytes = -1  # let other sessions run
         out.append(b"")
         return True
 

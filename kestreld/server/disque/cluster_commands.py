@@ -114,7 +114,7 @@ def _reset_nodes(handler: DisqueHandler, *, is_hard: bool) -> Work:
     flush(handler)
 
 
-# Looking
+# Information
 
 
 def _nodes(handler: DisqueHandler, words: list[bytes]) -> None:

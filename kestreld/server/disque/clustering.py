@@ -32,7 +32,7 @@ from kestreld.server.listener import BoundListener
 TIMEOUT_MS: Final = 15_000  # cluster-node-timeout
 START_MS: Final = 500  # longest wait of clients for pings to known nodes
 COPIED_MS: Final = 10_000  # after its last call, the copy of a spool counts as gone
-COPIES_MAX: Final = 100  # that are counted
+COPIES_MAX: Final = 100  # the most that are counted
 
 Report = Callable[[str], None]
 
@@ -73,7 +73,7 @@ class Clustering(BusEvents):
     ) -> None:
         """`take_on` runs long work in slices."""
         self._take_on = take_on
-        self._is_settling = False  # the log has been read, and its jobs are looked through
+        self._is_settling = False  # the log has been read, and its jobs are being registered
         self.table = NodeTable(Node(jobs.node_id, NodeAddress("", port, port), Flag.MYSELF, clock.monotonic_ms))
         self.table.myself.run_id = run_id
         self.bus: ClusterBus | None = None

@@ -93,7 +93,7 @@ class _Reader:
             self._complain(place, f"unknown directive {shown!r}" + (f"; did you mean {near[0]}?" if near else ""))
             return []
         if directives.checked(name, tuple(words[1:])) is None:
-            said = b" ".join(words[1:]) if name != b"requirepass" else b""  # a password is not for a log
+            said = b" ".join(words[1:]) if name != b"requirepass" else b""  # passwords are not logged
             reason = "invalid value" + (f" {said.decode('utf-8', 'backslashreplace')!r}" if said else "")
             reason = reason if words[1:] else "a value is missing"
             self._complain(place, f"{shown}: {reason}" if number else reason)

@@ -203,7 +203,7 @@ class DisqueHandler(DisqueClient):
                 commands = chain((self.put_off,), commands)
             self.put_off = _Resumed(commands)
 
-    # What commands use
+    # Functions for commands
 
     def depend_on_log(self) -> None:
         """Make replies wait until the changes so far are on disk."""

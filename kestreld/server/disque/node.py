@@ -126,7 +126,7 @@ class DisqueNode:
         self.change_id = self._change_id  # replaced if the id is kept on disk
         self.set_loglevel: Callable[[bytes], None] = lambda word: None
         self.commands: dict[bytes, Command] = {}  # by name,
-        self.table: dict[bytes, Command] = {}  # and by name as it is mostly sent
+        self.table: dict[bytes, Command] = {}  # and by name in lower and in upper case
         self.rates = Rates()
         self.counted_before = (0, 0, 0)  # CONFIG RESETSTAT: bytes read, bytes written, connections turned away
         self.clients: dict[int, DisqueClient] = {}

@@ -46,7 +46,7 @@ class OwnGlob(Glob):
 
     def __init__(self, text: bytes, account: Account) -> None:
         super().__init__(text)
-        self.text = b"%b\0%b" % (account.config.name.encode(), text)  # others wait apart
+        self.text = b"%b\0%b" % (account.config.name.encode(), text)  # distinct for each user
         self._account = account
 
     def matches(self, name: bytes) -> bool:

@@ -12,7 +12,7 @@ from kestreld.server.disque.numbers import integer
 from kestreld.server.disque.replies import NIL, NOT_AN_INTEGER, OK, SYNTAX_ERROR, bulk
 from kestreld.server.disque.settings import SETTABLE
 
-WRONG_TRIES_MAX: Final = 3  # of a connection whose user is one of those configured
+WRONG_TRIES_MAX: Final = 3  # of a connection, if users are configured
 SLEEP_S_MAX: Final = 86_400
 SLOW_DEFAULT: Final = 10
 

@@ -337,7 +337,7 @@ class MemcacheParser(Parser):
         """Return the command of a line that is not cached as a whole, and the length of its data (-1 = none)."""
         text = line[:-2] if line.endswith(b"\r\n") else line[:-1]
         if not text and self._check is None:
-            return self._unknown(), -1  # a flood of nothing costs little
+            return self._unknown(), -1  # many empty lines cost little
         head, _, size_word = text.rpartition(b" ")
         known = self._cache.stores.get(head)
         if known is not None and size_word.isdigit() and len(size_word) < 10:
