@@ -1,1 +1,1 @@
-"""Load tests: a client loop of its own, items that can be told apart, and an account of what became of each."""
+"""Load tests of `kestrelctl bench`: an event loop for clients, numbered items, and a ledger of every item."""

@@ -1,4 +1,4 @@
-"""The two kinds of clients that all load tests are made of."""
+"""The putter and the taker, the two kinds of clients that every load test runs."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -8,17 +8,17 @@ from kestrelctl.bench.trial import Trial
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.replies import EMPTY, Reply
 
-# How far a putter that keeps to a rate may get ahead of the answers. Its times count from when a put was due.
+# Unanswered puts that a putter with a rate may have. Its latencies count from the time a put was due.
 UNANSWERED_MAX: Final = 1000
 SLOW_DOWN_NS: Final = 5_000_000
 
 
 class Putter:
-    """Puts the items of one writer on one queue, in order.
+    """A client that puts the items of one writer on one queue, in order.
 
-    Without a rate it has `in_flight` puts on the way at a time, sent in one piece. With an interval a put is due
-    every so often, whether the ones before it are answered or not: a server that stalls delays all of them, and
-    all of them count.
+    Without an interval, it sends `in_flight` puts at once and the next ones when all of them are answered. With an
+    interval, puts fall due at fixed times, answered or not, and latency counts from the due time: a stall of the server
+    counts against every put that it delays.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class Putter:
         for_ms: int | None = None,
         waiting_max: int | None = None,
     ) -> None:
-        """`first_due_ns` and `for_ms` count from the start. `items` None = for `for_ms`.
+        """`first_due_ns` and `for_ms` count from the start; `items` None means put for `for_ms`.
 
-        `waiting_max`: slow down when so many items wait.
+        `waiting_max`: slow down while more items than this wait.
         """
         self._trial = trial
         self._queue = queue
@@ -70,7 +70,7 @@ class Putter:
         self.is_stopped = True
 
     def _put_due(self) -> None:
-        """All that is due by now."""
+        """Put all items that are due by now."""
         now_ns = self._trial.loop.now_ns
         allowed = UNANSWERED_MAX - self._unanswered
         allowed = allowed if self._left is None else min(allowed, self._left)
@@ -127,11 +127,10 @@ class Putter:
 
 
 class Taker:
-    """Takes items off one queue, again and again.
+    """A client that takes items off one queue again and again.
 
-    `wait_ms` says for each get how long it waits, 0 = not at all. `confirms`: reliable reads, each one confirmed
-    by the next. `monitors`: Kestrel 2's MONITOR and CONFIRM. `in_flight`: so many gets in one piece, or so many
-    items in one MONITOR.
+    `wait_ms` returns how long the next get waits, 0 = not at all. `confirms`: reliable reads, each confirmed by the
+    next get. `monitors`: Kestrel 2's MONITOR and CONFIRM. `in_flight`: gets sent at once, or items of one MONITOR.
     """
 
     def __init__(
@@ -167,7 +166,7 @@ class Taker:
         self._take()
 
     def stop(self) -> None:
-        """Leave, once what is on its way has come and what is open is confirmed."""
+        """Leave once outstanding replies have arrived and open items are confirmed."""
         self._stopping = True
         waits_in_vain = self._waits_ms and not (self._confirms or self._monitors or self._trial.ledger.missing)
         if waits_in_vain:
@@ -194,12 +193,12 @@ class Taker:
         return b"get %b%b%b\r\n" % (self._queue, wait, b"/close/open" if self._confirms else b"") * self._in_flight
 
     def _die(self) -> None:
-        """Hang up before the answer, and come back as a new client."""
+        """Disconnect before the reply and reconnect as a new client."""
         self._trial.kills += 1
         self._connection.close()
         self._connection = self._trial.connect()
         self._reader = self._trial.new_reader()
-        # Not from here: it could die again and again without ever leaving this call.
+        # Not called directly, which could recurse without end: the new client may be killed at once, too.
         self._trial.loop.call_at(self._trial.loop.now_ns, self._take_again)
 
     def _take_again(self) -> None:
@@ -273,7 +272,7 @@ class Taker:
 
 
 def spread(total: int, parts: int) -> list[int]:
-    """`total` in so many parts, as equal as can be."""
+    """Divide `total` into `parts` shares that differ by at most 1."""
     return [total // parts + (part < total % parts) for part in range(parts)]
 
 
@@ -287,7 +286,7 @@ def putters(
     for_ms: int | None = None,
     waiting_max: int | None = None,
 ) -> list[Putter]:
-    """A putter for each of `queues`. Together they put `items`, at `rate` a second; 0 = as fast as they can."""
+    """A putter for each of `queues`. Together they put `items`, `rate` of them a second; 0 = as fast as they can."""
     interval_ns = round(1e9 * len(queues) / rate) if rate else 0
     shares: Sequence[int | None] = [None] * len(queues) if items is None else spread(items, len(queues))
     return [

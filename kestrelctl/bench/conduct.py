@@ -1,4 +1,4 @@
-"""From a load test and the options they all share to figures on stdout, a verdict on stderr and an exit code."""
+"""Conducts a load test from its options to the figures on stdout, the verdict on stderr and the exit code."""
 
 import json
 import random
@@ -31,7 +31,7 @@ class BenchFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What is the same for all load tests."""
+    """Options common to all load tests."""
 
     address: str
     timeout_ms: int
@@ -45,7 +45,7 @@ class Conditions:
 
 
 def conduct(test: LoadTest, conditions: Conditions) -> ExitCode:
-    """Run it; returns how it ended. Raises Failure when it cannot be run to its end."""
+    """Run a load test and return its exit code. Raises Failure if the test cannot finish."""
     for queue in test.queues:
         _check_queue(queue)
     with closing(KestrelClient(conditions.address, conditions.timeout_ms, conditions.login)) as client:
@@ -71,7 +71,7 @@ def conduct(test: LoadTest, conditions: Conditions) -> ExitCode:
         trial.drain(test.queues, to_the_end=conditions.flush)
     finally:
         with signals_held():
-            # What is still on its way to the server must not make a deleted queue again.
+            # A command still on its way to the server must not recreate a deleted queue.
             trial.loop.hang_up()
             _delete(made, conditions)
     verdict = test.verdict(trial)
@@ -100,7 +100,7 @@ def _check_queue(queue: bytes) -> None:
 
 
 def _missing(queues: list[bytes], conditions: Conditions) -> list[bytes]:
-    """Those of `queues` that the server does not have yet. None of them if it does not say which it has."""
+    """The queues among `queues` that the server does not have. Empty if the server does not list its queues."""
     client = KestrelClient(conditions.address, conditions.timeout_ms, conditions.login)
     try:
         there = {block["queue"] for block in client.all_queue_stats()}
@@ -125,7 +125,7 @@ def _delete(queues: list[bytes], conditions: Conditions) -> None:
 
 
 def _pid_behind(address: str) -> int | None:
-    """The process that listens on a Unix socket. None = not a Unix socket, or nobody does."""
+    """Process id of the listener on a Unix socket. None = no Unix socket, or nothing listens."""
     at = parse_address(address)
     if not at.path:
         return None
@@ -140,7 +140,7 @@ def _pid_behind(address: str) -> int | None:
 
 @contextmanager
 def _progress(name: str, trial: Trial) -> Iterator[None]:
-    """A bar on stderr, where that is a terminal."""
+    """Show a progress bar on stderr if that is a terminal."""
     if not is_terminal(STDERR):
         yield
         return

@@ -1,4 +1,4 @@
-"""What was put and what arrived, and whether the one is the other."""
+"""Ledger of a load test: which items were put, which arrived, and the verdict on lost, doubled and damaged ones."""
 
 from array import array
 from collections.abc import Iterator
@@ -14,32 +14,32 @@ ARRIVALS_MAX: Final = 255
 
 
 class Written:
-    """The items of one writer, by number; what arrived, by number and destination."""
+    """The items of one writer: answers by number, arrivals by number and destination."""
 
     def __init__(self, destinations: int) -> None:
-        self.answers = bytearray()  # SENT, STORED or REFUSED
-        self.arrivals = bytearray()  # how often it came; item 0 at each destination, then item 1
-        self.due_ns = array("q")  # when it was to be put
-        # For each destination: the highest number that has come to anybody there.
+        self.answers = bytearray()  # SENT, STORED or REFUSED, by number
+        self.arrivals = bytearray()  # number of arrivals; item 0 at each destination, then item 1
+        self.due_ns = array("q")  # time at which the put was due
+        # For each destination: the highest number that has arrived at any reader there.
         self.last = [-1] * destinations
         self.last_of_old_readers = [-1] * destinations
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What became of the items. Only `refused`, `unknown`, `forgiven`, `dropped` and `strangers` may be above 0."""
+    """Items by outcome. In a good run only `refused`, `unknown`, `forgiven`, `dropped` and `strangers` may exceed 0."""
 
     stored: int
     arrived: int  # different ones, at each destination
     lost: int
-    doubled: int  # arrivals too many
+    doubled: int  # surplus arrivals
     damaged: int
-    unordered: int  # came after a later one of the same writer
-    ghosts: int  # came although the server refused them
+    unordered: int  # arrived after a later item of the same writer
+    ghosts: int  # arrived although the server refused them
     refused: int
     unknown: int  # put, never answered: they may arrive or not
-    forgiven: int  # not there, and may have gone to a client that was killed
-    dropped: int  # not there, and older than all of their writer's that are: the server keeps only so many
+    forgiven: int  # absent, possibly delivered to a client that was killed
+    dropped: int  # absent, and older than all items of their writer that arrived: dropped by the server's limit
     strangers: int  # arrived, and not from this run
     destinations: int
     first_bad: str  # "" = none
@@ -49,7 +49,7 @@ class DeliveryResult:
         return not (self.lost or self.doubled or self.damaged or self.unordered or self.ghosts)
 
     def words(self) -> str:
-        """One line."""
+        """The verdict in one line."""
         besides = [
             f"{count:,} {what}"
             for count, what in (
@@ -80,9 +80,9 @@ class DeliveryResult:
 
 
 class Ledger:
-    """Keeps the account of one run. Writers, readers and destinations are numbers from 0.
+    """The account of one run. Writers, readers and destinations are numbers from 0.
 
-    Each item has to arrive once at each destination; with a fanout queue there are several.
+    Each item must arrive exactly once at each destination; with a fanout queue there are several destinations.
     """
 
     def __init__(self, maker: ItemMaker, destinations: int = 1) -> None:
@@ -90,7 +90,7 @@ class Ledger:
         self._destinations = destinations
         self._not_come = bytes(destinations)
         self._writers: list[Written] = []
-        self._last: dict[tuple[int, int], int] = {}  # (reader, writer) -> the number that came last
+        self._last: dict[tuple[int, int], int] = {}  # (reader, writer) -> the number that arrived last
         self.stored = 0
         self.refused = 0
         self.arrived = 0  # different ones, at each destination
@@ -102,7 +102,7 @@ class Ledger:
         self._first_bad = ""
 
     def readers_have_left(self) -> None:
-        """Whatever comes from now on comes to new readers, and later than all that came so far."""
+        """Start a new generation of readers: items that arrive from now on must be later than all earlier ones."""
         self._last.clear()
         for written in self._writers:
             written.last_of_old_readers = written.last.copy()
@@ -112,7 +112,7 @@ class Ledger:
         return len(self._writers) - 1
 
     def next_item(self, writer: int, due_ns: int) -> bytes:
-        """The writer's next item, which is to be put at `due_ns`."""
+        """Make the writer's next item, to be put at `due_ns`."""
         written = self._writers[writer]
         number = len(written.answers)
         written.answers.append(SENT)
@@ -121,24 +121,24 @@ class Ledger:
         return self._maker.make(writer, number)
 
     def answered(self, writer: int, number: int, *, stored: bool) -> int:
-        """Note the answer to a put; returns when it was due."""
+        """Note the reply to a put; return the time at which the put was due."""
         written = self._writers[writer]
         written.answers[number] = STORED if stored else REFUSED
         if stored:
             self.stored += 1
-            # It can be with a reader before its writer knows that it is stored.
+            # The item may arrive at a reader before the writer gets the reply to its put.
             self._stored_and_arrived += self._destinations - self._absent(written, number)
         else:
             self.refused += 1
         return written.due_ns[number]
 
     def _absent(self, written: Written, number: int) -> int:
-        """At how many destinations it has not arrived."""
+        """Number of destinations at which the item has not arrived."""
         first = number * self._destinations
         return written.arrivals.count(0, first, first + self._destinations)
 
     def arrival(self, item: bytes, reader: int, destination: int = 0) -> int | None:
-        """Note an item that came; returns when its put was due. None = not an intact item of this run."""
+        """Note an item that arrived; return the time at which its put was due, None for no intact item of this run."""
         identity = self._maker.read(item)
         if identity is None or identity[0] >= len(self._writers):
             self._not_readable(item)
@@ -168,14 +168,15 @@ class Ledger:
 
     @property
     def missing(self) -> int:
-        """Stored, and not arrived yet: at each destination, added up."""
+        """Number of stored items that have not arrived yet, added up over all destinations."""
         return self.stored * self._destinations - self._stored_and_arrived
 
     def verdict(self, *, may_lose: int = 0, reorders: bool = False, drops_oldest: bool = False) -> DeliveryResult:
-        """The account, at the end.
+        """Settle the account at the end of a run.
 
-        `may_lose`: so many may be gone without blame. `reorders`: items came back on the way, so that their order
-        says nothing. `drops_oldest`: the server keeps only so many items, and drops the oldest; of one destination.
+        `may_lose`: number of items that may be gone without being counted as lost. `reorders`: items were given back
+        during the run, so that their order is not judged. `drops_oldest`: the server keeps a limited number of items
+        and drops the oldest; for one destination only.
         """
         assert self._destinations == 1 or not drops_oldest
         dropped = sum(map(_dropped, self._writers)) if drops_oldest else 0
@@ -227,6 +228,6 @@ class Ledger:
 
 
 def _dropped(written: Written) -> int:
-    """How many stored ones are missing before the first that arrived; all if none did."""
+    """Number of stored items missing before the first that arrived; all stored items if none arrived."""
     first = next((number for number, arrivals in enumerate(written.arrivals) if arrivals), len(written.arrivals))
     return written.answers.count(STORED, 0, first)

@@ -1,7 +1,7 @@
-"""The load tests by the names that Kestrel and libkestrel gave them. Each says what it is and how it runs.
+"""The load tests (flood, many-clients, put-many, packing, timeout, fanout), named as in Kestrel and libkestrel.
 
-A test is its options; what they mean is said where they are declared, in commands/bench.py. `queues` are flushed
-before the run, and what is left in them is taken and checked after it.
+The fields of a test are its options, which commands/bench.py declares and explains. `queues` are flushed before the
+run; items left in them are taken and checked after it.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ CROWD_WAIT_MS: Final = 1000  # Kestrel's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneQueue:
-    """A test on a queue of that name, which has to deliver every item once unless the test says otherwise."""
+    """A test of one queue, which must deliver every item once unless the test overrides `verdict`."""
 
     queue: bytes
 
@@ -32,7 +32,7 @@ class OneQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flood(OneQueue):
-    """Items through one queue as fast as they go, or at a rate."""
+    """Items through one queue, as fast as possible or at a rate."""
 
     name: ClassVar[str] = "flood"
     items: int | None  # None = for `run_ms`
@@ -82,7 +82,7 @@ class Flood(OneQueue):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManyClients(OneQueue):
-    """One producer lets items trickle, and a crowd of waiting clients gets them."""
+    """One producer that puts items slowly, and many clients that wait for them."""
 
     name: ClassVar[str] = "many-clients"
     items: int
@@ -110,14 +110,14 @@ class ManyClients(OneQueue):
         trial.run([producer], crowd)
 
     def verdict(self, trial: Trial) -> DeliveryResult:
-        # What a killed client was sent is gone with it, unless it was only opened.
+        # Items sent to a killed client are lost with it, except open reads.
         may_lose = 0 if self.transactions or self.monitor else trial.kills
         return trial.ledger.verdict(may_lose=may_lose, reorders=self.kill_percent > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutMany:
-    """Many clients put as fast as they can. What they put is taken and checked, and measured too if asked."""
+    """Many clients that put as fast as they can. Their items are taken and checked; with `get`, takes are measured."""
 
     name: ClassVar[str] = "put-many"
     prefix: bytes
@@ -128,7 +128,7 @@ class PutMany:
     rollup: int
     cycles: int
     get: bool
-    limit: int | None  # the server keeps so many items of a queue, and drops the oldest; None = it keeps all
+    limit: int | None  # items that the server keeps of a queue before it drops the oldest; None = all
     rate: float
 
     @property
@@ -153,7 +153,7 @@ class PutMany:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing(OneQueue):
-    """A queue that has fallen behind and stays behind: cycles of putting and taking, with pauses."""
+    """A queue that has fallen behind and stays behind: cycles of puts and takes with pauses between them."""
 
     name: ClassVar[str] = "packing"
     items: int
@@ -176,7 +176,7 @@ class Packing(OneQueue):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeout(OneQueue):
-    """Items at a slow rate, while a stampede of readers waits a short and random time for each."""
+    """Items at a slow rate, and many readers that wait a short, random time for each."""
 
     name: ClassVar[str] = "timeout"
     run_ms: int
@@ -200,7 +200,7 @@ class Timeout(OneQueue):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fanout(OneQueue):
-    """Items through a queue and all its children: each of them has to deliver every item."""
+    """Items through a queue and all its children, each of which must deliver every item."""
 
     name: ClassVar[str] = "fanout"
     children: int
@@ -214,7 +214,7 @@ class Fanout(OneQueue):
 
     @property
     def queues(self) -> list[bytes]:
-        """The children first: they can be deleted in this order."""
+        """The children, then the queue: in this order they can be deleted."""
         return [*(b"%b+%d" % (self.queue, number) for number in range(self.children)), self.queue]
 
     def run(self, trial: Trial) -> None:

@@ -1,4 +1,4 @@
-"""Many connections in one thread: whatever is readable is read, whatever is due is done."""
+"""Event loop of the load tests: many client connections and timers in one thread."""
 
 import heapq
 import select
@@ -22,7 +22,7 @@ from kestreld.errors import KestrelError, ServersAway
 
 RECEIVE_BYTES: Final = 262_144
 MILLISECOND_NS: Final = 1_000_000
-LOOK_NS: Final = 100_000_000  # how often somebody looks whether all is well
+LOOK_NS: Final = 100_000_000  # interval of `on_look` and of the check for overdue replies
 HANG_UP_NS: Final = 2_000_000_000
 NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -30,10 +30,10 @@ Answered = Callable[[Reply], None]
 
 
 class Loop:
-    """Time, timers and connections."""
+    """Clock, timers and connections of a load test."""
 
     def __init__(self, timeout_ms: int) -> None:
-        self.timeout_ns = timeout_ms * 1_000_000  # how long a server may take to answer
+        self.timeout_ns = timeout_ms * 1_000_000  # longest time a server may take to reply
         self.now_ns = time.monotonic_ns()
         self.selector = selectors.EpollSelector()
         self.connections: set[LoadConnection] = set()
@@ -50,7 +50,7 @@ class Loop:
         heapq.heappush(self._timers, (at_ns, next(self._timer_numbers), action))
 
     def run(self, is_finished: Callable[[], bool]) -> None:
-        """Until then. Raises Failure when a server leaves or does not answer in time."""
+        """Run until `is_finished()`. Raises Failure if a server disconnects or does not answer in time."""
         while not is_finished():
             for key, mask in self._select():
                 key.data.ready(mask)
@@ -64,17 +64,17 @@ class Loop:
                 self.on_look()
 
     def _select(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready before the next timer."""
+        """Wait for ready connections, at most until the next timer."""
         next_ns = min(self._timers[0][0], self._look_at_ns) if self._timers else self._look_at_ns
         wait_ns = max(0, next_ns - self.read_clock())
-        # epoll rounds up to milliseconds, and what we put late would look like a slow server: stop short of it.
+        # epoll rounds up to milliseconds, and puts that we send late would look like a slow server: wake up earlier.
         if 0 < wait_ns < 2 * MILLISECOND_NS:
             select.select([self.selector], [], [], wait_ns / 1e9)
             wait_ns = 0
         return self.selector.select((wait_ns // MILLISECOND_NS - 1) / 1e3 if wait_ns else 0)
 
     def hang_up(self) -> None:
-        """Close all connections, once the server has done what it was asked on them or has had time enough."""
+        """Close all connections once the server has carried out their commands, or after HANG_UP_NS."""
         for connection in self.connections:
             connection.say_goodbye()
         until_ns = self.read_clock() + HANG_UP_NS
@@ -88,7 +88,7 @@ class Loop:
 
 
 class LoadConnection:
-    """One connection: requests go out at once, each reply goes to whoever asked for it."""
+    """One connection: requests are sent at once, and each reply is passed to the callback of its request."""
 
     def __init__(self, loop: Loop, address: str, login: Login) -> None:
         self._loop = loop
@@ -103,7 +103,7 @@ class LoadConnection:
         loop.selector.register(self._socket, selectors.EVENT_READ, self)
 
     def ask(self, request: bytes, answered: Answered, *, replies: int = 1, wait_ms: int = 0) -> None:
-        """Send; `answered` gets each reply. `wait_ms`: how long the server was asked to wait before it answers."""
+        """Send a request; `answered` gets each reply. `wait_ms`: time for which the request lets the server wait."""
         self._wait_ns = wait_ms * 1_000_000
         if not self._waiting:
             self._answer_by_ns = self._loop.now_ns + self._loop.timeout_ns + self._wait_ns
@@ -114,7 +114,7 @@ class LoadConnection:
             self._send(request)
 
     def ready(self, mask: int) -> None:
-        if self not in self._loop.connections:  # closed by what came before it in this round
+        if self not in self._loop.connections:  # closed by an earlier event of this round
             return
         if mask & selectors.EVENT_WRITE:
             self._send(self._unsent)
@@ -122,7 +122,7 @@ class LoadConnection:
             self._read()
 
     def check_patience(self) -> None:
-        """Raises Failure if an answer is overdue."""
+        """Raise Failure if a reply is overdue."""
         if self._waiting and self._answer_by_ns < self._loop.now_ns:
             seconds = self._loop.timeout_ns / 1e9
             raise Failure(
@@ -136,13 +136,13 @@ class LoadConnection:
         self._socket.close()
 
     def say_goodbye(self) -> None:
-        """Nothing is asked any more."""
+        """Shut down the sending side: no more requests follow."""
         with suppress(OSError):  # it is lost already
             self._socket.shutdown(socket.SHUT_WR)
         self._loop.selector.modify(self._socket, selectors.EVENT_READ, self)
 
     def wait_for_goodbye(self) -> None:
-        """After `say_goodbye`: close it when the server does, whatever it answers before that."""
+        """After `say_goodbye`: discard replies, and close once the server has closed."""
         try:
             is_over = not self._socket.recv(RECEIVE_BYTES)
         except NOT_NOW:

@@ -1,4 +1,4 @@
-"""What the kernel says about a process and the processes it has started."""
+"""Processor time and memory of a process, its descendants included, from /proc and CPU clocks."""
 
 import os
 import time
@@ -12,7 +12,7 @@ PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def family(pid: int) -> Iterator[int]:
-    """The process and its descendants."""
+    """Process ids of the process and its descendants."""
     yield pid
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
@@ -24,7 +24,7 @@ def family(pid: int) -> Iterator[int]:
 
 
 def cpu_us(pid: int) -> int:
-    """User and system time that the process, and all it has started, have used. Raises ProcessLookupError."""
+    """User and system time of the process and all its descendants, µs. Raises ProcessLookupError."""
     used_us = [_own_cpu_us(member) for member in family(pid)]
     if used_us[0] is None:
         raise ProcessLookupError(f"no process {pid}")
@@ -32,7 +32,7 @@ def cpu_us(pid: int) -> int:
 
 
 def _own_cpu_us(pid: int) -> int | None:
-    """With that of children that have ended. None = there is no such process."""
+    """User and system time of the process and of its children that have ended, µs. None = no such process."""
     try:
         own_us = time.clock_gettime_ns(_cpu_clock(pid)) // 1000
         # The name, in parentheses, may contain blanks.
@@ -43,10 +43,10 @@ def _own_cpu_us(pid: int) -> int | None:
 
 
 def _cpu_clock(pid: int) -> int:
-    """What clock_getcpuclockid(3) gives: user and system time, finer than the ticks in /proc."""
+    """Clock id as of clock_getcpuclockid(3): user and system time, finer than the ticks in /proc."""
     return ~pid << 3 | CPU_CLOCK_OF_PROCESS
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory in use by the process itself."""
+    """Resident memory of the process itself, without descendants."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES

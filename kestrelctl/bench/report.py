@@ -1,4 +1,4 @@
-"""The figures of a run: as a table, as JSON, and beside those of an older run."""
+"""Figures of a load test as a table, as JSON, and compared with the figures of an older run."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ JUDGED_LATENCIES: Final = ("p50_us", "p99_us")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `-o json` prints, and `--compare` reads."""
+    """Figures of a run as `-o json` prints and `--compare` reads them."""
 
     test: str
     server: str
@@ -32,7 +32,7 @@ class Report:
     seconds: float
     ops_s: float  # puts, and gets that brought an item
     server_cpu_us_op: float | None  # None = the server's process is not known
-    client_cpu_percent: int  # of one processor: near 100 the client is what is measured
+    client_cpu_percent: int  # of one processor: near 100, the client is the bottleneck
     latency: dict[str, dict[str, int | float]]
     verdict: dict[str, object]
 
@@ -91,7 +91,7 @@ def write_table(report: Report) -> None:
 
 
 def read_old(path: str, test: LoadTest) -> dict[str, Any]:
-    """A report as `-o json` printed it. Raises Failure if it is none, or of another test or other options."""
+    """A report that `-o json` printed. Raises Failure if it is none, or of another test or other options."""
     try:
         old = json.loads(Path(path).read_text())
     except FileNotFoundError as error:
@@ -111,7 +111,7 @@ def read_old(path: str, test: LoadTest) -> dict[str, Any]:
 
 
 def compare(old: Mapping[str, Any], report: Report, tolerance: float) -> list[dict[str, int | str]]:
-    """A row for each figure that both have. `worse` is "yes" where it is so by more than the tolerance."""
+    """A row for each figure of both reports. `worse` is "yes" if it is worse by more than the tolerance."""
     rows: list[dict[str, int | str]] = []
     for figure, before, now, more_is_worse in _pairs(old, asdict(report)):
         ratio = now / before
@@ -133,7 +133,7 @@ def write_comparison(rows: list[dict[str, int | str]]) -> None:
 
 
 def _pairs(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, float, float, bool]]:
-    """Figure, before, now, and whether more of it is worse."""
+    """Yield figure, value before, value now, and True if higher is worse."""
     if old["ops_s"]:
         yield "ops_s", old["ops_s"], new["ops_s"], False
     if old.get("server_cpu_us_op") and new["server_cpu_us_op"]:

@@ -1,4 +1,4 @@
-"""One run of a load test: what all its clients share, and when it is over."""
+"""One run of a load test: its clients' shared loop, ledger and counters, and the decision when it is over."""
 
 import random
 import time
@@ -15,13 +15,13 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.access import Login
 from kestreld.client.replies import EMPTY, Reply
 
-# An item that has not come although every taker found its queue empty, and this long nothing came, is lost.
+# A missing item is lost once every taker has found its queue empty and nothing has arrived for this long.
 QUIET_NS: Final = 1_000_000_000
 DRAIN_IN_FLIGHT: Final = 64
 
 
 class Client(Protocol):
-    """What a trial needs of `clients`."""
+    """Interface that a trial needs of the clients in `clients`."""
 
     is_stopped: bool
 
@@ -39,7 +39,7 @@ class Consumer(Client, Protocol):
 
 
 class Trial:
-    """The clients of one run meet here. Times are taken, and operations counted, only while it is `measuring`."""
+    """State shared by the clients of one run. Times and operations count only while `measuring`."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Trial:
         server_pid: int | None,
         fanout: Sequence[bytes] = (),
     ) -> None:
-        """`fanout`: the queues that every item has to arrive in. Empty = each item goes to one queue."""
+        """`fanout`: the queues in each of which every item must arrive. Empty = each item goes to one queue."""
         self.address = address
         self._login = login
         self.random = random.Random(seed)
@@ -61,7 +61,7 @@ class Trial:
         self.ledger = Ledger(ItemMaker(seed, item_bytes), max(1, len(fanout)))
         self.server_pid = server_pid  # None = its processor time is not known
         self.on_progress: Callable[[float, int], None] = lambda fraction, operations: None
-        # Progress is by time where this is not 0, by number of items else.
+        # Progress is measured by time if this is not 0, else by the number of items.
         self.planned_ns = 0
         self.planned_items = 0
         self.measuring = False
@@ -92,9 +92,9 @@ class Trial:
     def run(
         self, putters: Sequence[Producer], takers: Sequence[Consumer], *, leave: int = 0, measured: bool = True
     ) -> None:
-        """Until all putters are through and all that is stored has arrived, but for `leave` items.
+        """Run until all putters are done and all stored items but `leave` have arrived.
 
-        It ends early when nothing comes any more. Then the takers give back or confirm what they hold.
+        It ends early if no more items arrive. Then the takers give back or confirm the items that they hold.
         """
         self.ledger.readers_have_left()
         self.last_arrival_ns = begun_ns = self.loop.read_clock()
@@ -150,19 +150,19 @@ class Trial:
     # Queues before and after
 
     def flush(self, queues: Sequence[bytes]) -> None:
-        """Empty them; a server that has no flush has them emptied by gets."""
+        """Empty the queues, by gets if the server does not know FLUSH."""
         for queue in queues:
             if self._ask_once(b"flush " + queue) not in (EMPTY, b"OK"):
                 self._empty(queue, lambda item: None)
 
     def create(self, queues: Sequence[bytes]) -> None:
-        """Make them if they are not there: a get does."""
+        """Create the queues that do not exist, by a get."""
         for queue in queues:
             if self._ask_once(b"get " + queue) != EMPTY:
                 raise Failure(ExitCode.REFUSED, f"{self.address}: {queue.decode(errors='replace')} cannot be emptied")
 
     def drain(self, queues: Sequence[bytes], *, to_the_end: bool) -> None:
-        """Take what the test has left. `to_the_end`: even if all has arrived, to see whether there is more."""
+        """Take the items that the test has left. `to_the_end`: even if all have arrived, to find surplus ones."""
         self.ledger.readers_have_left()
         for queue in queues:
             if to_the_end or self.ledger.missing:
