@@ -1,1 +1,1 @@
-"""kestrelctl: the command line of kestreld and of old Kestrels."""
+"""kestrelctl, the command line for kestreld and for servers of the original Kestrel."""

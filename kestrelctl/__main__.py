@@ -1,4 +1,4 @@
-"""`python -m kestrelctl`."""
+"""Entry point of `python -m kestrelctl`."""
 
 from kestrelctl.app import main
 

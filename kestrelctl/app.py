@@ -1,4 +1,4 @@
-"""The console script."""
+"""Entry point of kestrelctl: signals, descriptors and garbage collection, then the command line."""
 
 import gc
 import os
@@ -10,14 +10,14 @@ from kestrelctl.shell.endings import exit_code_of
 from kestrelctl.shell.exit_codes import ExitCode
 from kestrelctl.shell.signals import catch_signals
 
-# Between two looks for garbage: what a short command makes goes with it, and looking for it took a fifth of its time.
+# Threshold of garbage collection: a short command needs none, and spent a fifth of its time on it.
 GARBAGE_OBJECTS: Final = 100_000
 
 
 def main() -> NoReturn:
-    """The console script."""
+    """Run kestrelctl as the console script does."""
     if sys.argv[1:2] == ["__complete"]:
-        # 30 ms instead of 100, and a signal simply ends it.
+        # Starts in 30 ms instead of 100; signals keep their default action.
         from kestrelctl.description.completing import complete
 
         sys.exit(complete(sys.argv[2:]))
@@ -25,16 +25,16 @@ def main() -> NoReturn:
     catch_signals()
     gc.set_threshold(GARBAGE_OBJECTS)
     code = run(sys.argv[1:])
-    # Else Python looks for garbage once more when it ends, for as long as it takes to start.
+    # Without this, Python collects garbage once more at exit, which takes as long as it takes to start.
     gc.freeze()
     sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
-    """The exit code, after saying why on stderr."""
+    """Run one command line; return its exit code after printing any error to stderr."""
 
     def invoked() -> int:
-        # Most of the start-up time: from here on a signal ends it without a traceback.
+        # Most of the start-up time is spent here; signals are already handled, without a traceback.
         from kestrelctl.plain import plain_command
 
         if (command := plain_command(arguments)) is not None:
@@ -48,9 +48,9 @@ def run(arguments: list[str]) -> int:
 
 
 def _occupy_closed_descriptors() -> None:
-    """Put something into closed standard descriptors: a connection must not get their number.
+    """Open /dev/null for closed standard descriptors, so that no connection gets their number.
 
-    Standard input can then only be written and standard output only read: using them fails as when closed.
+    Stdin is opened for writing only and stdout for reading only: using them fails as if they were closed.
     """
     for descriptor, mode in (
         (output.STDIN, os.O_WRONLY),

@@ -1,6 +1,7 @@
-"""The commands that scripts run most, without typer where the command line is plain: half of the time is its import.
+"""Fast path for the most frequent verbs: runs a plain command line without importing typer, half of the time.
 
-What is not plain (an option given twice, `-n5`, `--`, a mistake) is left to typer, which also words what is wrong.
+A command line that is not plain (an option given twice, `-n5`, `--`, a mistake) is left to typer, which also words the
+errors.
 """
 
 import os
@@ -24,7 +25,7 @@ FLAGS: Final = ("tls",)
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
-    """One of a verb's."""
+    """An option or argument of a verb."""
 
     name: str
     kind: type
@@ -37,7 +38,7 @@ class _Parameter:
         return self.declared.words or (f"--{self.name.replace('_', '-')}",)
 
     def parse(self, word: str) -> Any:
-        """Raises what the parser of an option raises, or ValueError."""
+        """The value of a word. Raises the exception of the option's parser, or ValueError."""
         settings = self.declared.settings
         if not word and self.name not in MAY_BE_EMPTY:
             raise ValueError
@@ -49,7 +50,7 @@ class _Parameter:
 
 
 def plain_command(line: Sequence[str]) -> Callable[[], None] | None:
-    """What runs it. None = it is not plain."""
+    """The call that runs the command line. None = the command line is not plain."""
     words, given = iter(line), dict[str, str | bool]()
     if os.environ.get("KESTRELCTL_TLS", "1") not in ("0", "1"):
         return None
@@ -59,14 +60,17 @@ def plain_command(line: Sequence[str]) -> Callable[[], None] | None:
                 verb = getattr(import_module(f"kestrelctl.commands.{word}"), word)
                 return partial(verb, **regrouped(verb, values_of(verb, words, given)))
             _take_program_option(word, words, given)
-    except (ValueError, type(bad_value(""))):  # which imports typer, but only now that it is wanted
+    except (ValueError, type(bad_value(""))):  # imports typer, which is needed now
         pass
     return None
 
 
 def values_of(verb: Callable[..., None], words: Iterator[str], given: dict[str, str | bool]) -> dict[str, Any]:
-    """Of all parameters of a verb, the fields of its groups among them; what there is of options of the whole program
-    goes where the verbs look for it, with what was `given` before the verb. Raises as `_Parameter.parse`."""
+    """Values of all parameters of a verb, the fields of its option groups among them.
+
+    Options of the whole program, those `given` before the verb included, are stored in `line_options`. Raises as
+    `_Parameter.parse`.
+    """
     from kestrelctl.commands.options import line_options
 
     parameters = list(_parameters(verb))
@@ -102,7 +106,7 @@ def values_of(verb: Callable[..., None], words: Iterator[str], given: dict[str, 
 
 
 def _take_program_option(word: str, words: Iterator[str], given: dict[str, str | bool]) -> None:
-    """Raises ValueError when it is none."""
+    """Add an option of the whole program to `given`. Raises ValueError if the word is none."""
     name, is_joined, value = word.partition("=") if word.startswith("--") else (word, "", "")
     option = PROGRAM_OPTIONS.get(name, "")
     if not option or option in given or (option in FLAGS and is_joined):

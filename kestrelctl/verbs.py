@@ -1,4 +1,4 @@
-"""The command tree: every verb and the options that may stand before it."""
+"""The typer command tree of kestrelctl: all verbs, imported when used, and the options of the whole program."""
 
 from collections.abc import Callable, Iterator, Mapping, Set
 from copy import copy as copy_of
@@ -18,7 +18,7 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld import __version__
 
 EXIT_CODES: Final = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
-# Where each verb is: a module of kestrelctl.commands and its function. Imported is only what is asked for.
+# Module of kestrelctl.commands and function of each verb. Modules are imported when their verb is used.
 VERBS: Final = {
     "put": "put.put",
     "get": "get.get",
@@ -238,7 +238,7 @@ def before_the_verb(
     line_options.clear()
     for name, value in values.items():
         source = context.get_parameter_source("named" if name == "context" else name)
-        # What the environment says is asked for when it is known which context there is.
+        # Variables of the environment are read later, when the context is known.
         if source is not None and source.name == "COMMANDLINE":
             line_options[name] = value
     if context.meta.get(DATA_IS_LITERAL):
@@ -246,7 +246,7 @@ def before_the_verb(
 
 
 def command_tree() -> Any:
-    """The commands as they are run: with their examples, and the options of the whole program behind every verb."""
+    """The commands as they are run: with examples, and with the options of the whole program after every verb."""
     program: Any = typer.main.get_command(app)
     shared = [copy_of(option) for option in program.params if option.name in (*WAY_IN, "named")]
     program.commands = _Commands("", shared)
@@ -256,9 +256,9 @@ def command_tree() -> Any:
 
 
 class _Commands(Mapping[str, Any]):
-    """Those of the program or of a group, by name, in the order of the table.
+    """The commands of the program or of a group by name, in the order of VERBS and GROUPS.
 
-    A verb is made when it is asked for: to import them all takes longer than a short command.
+    A command is made on access: importing all of them takes longer than a short command runs.
     """
 
     def __init__(self, group: str, shared: list[Any]) -> None:
@@ -309,7 +309,7 @@ def _format_topics(program: Any, context: typer.Context, formatter: Any) -> None
 
 
 def _take_no_nothing(command: Any) -> None:
-    """Refuse an empty value where one is given: a script's variable that is not set would mean something else."""
+    """Reject empty option values: an unset variable in a script would change the meaning of a command."""
     for parameter in command.params:
         if parameter.name not in MAY_BE_EMPTY:
             parameter.process_value = partial(_processed, parameter, parameter.process_value)
@@ -328,7 +328,7 @@ def _long(option: Any) -> list[str]:
 
 
 def _said_behind_the_verb(option: Any, taken: Set[str]) -> Any:
-    """Words that the verb has `taken` for something else are left to it."""
+    """A copy of the option to use after the verb, without the words that the verb has `taken` itself."""
     own = copy_of(option)
     own.opts = [word for word in option.opts if word not in taken]
     own.expose_value, own.hidden, own.envvar, own.default = False, True, None, None
@@ -342,7 +342,7 @@ def _note(context: typer.Context, parameter: typer.CallbackParam, value: str | b
 
 
 def invoke(arguments: list[str]) -> int:
-    """Run one command line; returns its exit code. No arguments show the help. Raises Failure."""
+    """Run one command line; return its exit code. Without arguments, show the help. Raises Failure."""
     program = command_tree()
     try:
         with program.make_context("kestrelctl", list(arguments) or ["--help"], obj=invoke) as context:

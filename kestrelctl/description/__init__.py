@@ -1,4 +1,1 @@
-"""The command tree written down: completions for three shells, and the man pages.
-
-`python -m kestrelctl.description` writes them into a checkout.
-"""
+"""Shell completions and man pages, generated from the command tree by `python -m kestrelctl.description`."""

@@ -1,4 +1,4 @@
-"""Write completions/ and the generated pages of packaging/man/ into the checkout one stands in, or one of the two."""
+"""Writes completions/ and packaging/man/ into the checkout that is the working directory, or one of the two."""
 
 import sys
 from pathlib import Path

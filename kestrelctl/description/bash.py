@@ -1,4 +1,4 @@
-"""The completion script for bash. It needs nothing of the bash-completion package."""
+"""The bash completion script. It does not need the bash-completion package."""
 
 from collections.abc import Iterable, Sequence
 
@@ -163,7 +163,7 @@ def script(program: Command, settings: Sequence[SettingName]) -> str:
 
 
 def _places(commands: Iterable[Command]) -> list[str]:
-    """Cases for all places where something of one kind stands."""
+    """Branches of `case` for all places in which a value of one kind stands."""
     places: dict[Value, list[str]] = {}
     everywhere: dict[Value, list[str]] = {}
     for command in commands:

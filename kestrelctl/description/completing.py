@@ -1,7 +1,7 @@
-"""`kestrelctl __complete`, which the scripts in completions/ run when somebody presses Tab.
+"""The hidden command `kestrelctl __complete`, which the scripts in completions/ run to complete names on Tab.
 
-It answers within 300 ms of its start with what it knows by then, and whatever goes wrong, it says nothing. A server is
-asked by a child process: that outlives the answer, and keeps names that come late for the next Tab.
+It answers within 300 ms of its start with the names it has by then, and prints nothing if anything fails. A child
+process asks the servers: it outlives the answer and keeps names that arrive later for the next Tab.
 """
 
 import json
@@ -22,7 +22,7 @@ from kestrelctl.shell.output import counted
 from kestreld.client.access import Login, connect
 from kestreld.errors import KestrelError
 
-CONNECT_S: Final = 0.15  # of each of several servers
+CONNECT_S: Final = 0.15  # for each of several servers
 ANSWER_S: Final = 0.3
 LATE_S: Final = 3.0  # for an answer that is kept for the next Tab
 KEPT_S: Final = 60
@@ -50,7 +50,10 @@ Candidates = dict[bytes, bytes]  # names, with words on each
 
 
 def complete(arguments: Sequence[str]) -> int:
-    """KIND, what is typed of the word so far, the words before it. Prints candidates, one a line: name, tab, words."""
+    """Print the candidates for a word, one a line: name, tab, note.
+
+    `arguments`: the kind of name, the part of the word typed so far, the words before it.
+    """
     until_s = time.monotonic() + ANSWER_S
     kind, typed, *words = [*arguments, "", ""]
     candidates: Candidates = {}
@@ -79,16 +82,16 @@ def _candidates(lines: bytes) -> Candidates:
 # What the servers say, and what they said
 
 
-Asking = Callable[[Way, str, float], tuple[Candidates, bool]]  # and whether it is all of them
+Asking = Callable[[Way, str, float], tuple[Candidates, bool]]  # True = these are all names
 
 
 def _asked(kind: str, ask: Asking, way: Way, queue: str, until_s: float) -> Candidates:
-    """What the servers answer in time; where that is not all, also what they answered a moment ago."""
+    """Names from the servers if they answer in time. If some are missing, names of the last answer are added."""
     kept = _Kept.of(kind, way, queue)
     before = kept.read() if kept is not None else {}
     ours, childs = os.pipe()
     if os.fork() == 0:
-        # No handler: a name server that does not answer cannot be waited for any other way.
+        # The default action, not a handler: nothing else ends a wait for a name server that does not answer.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, LATE_S if kept is not None else ANSWER_S)
         try:
@@ -118,16 +121,16 @@ def _asked(kind: str, ask: Asking, way: Way, queue: str, until_s: float) -> Cand
 
 
 class _Kept:
-    """The names of the last answer, in the user's folder of the running system; it is emptied when they log out."""
+    """The names of the last answer, in the user's XDG_RUNTIME_DIR, which is emptied when they log out."""
 
     def __init__(self, path: str, key: bytes) -> None:
-        """The first line of the file is `key`: what was asked, and of whom."""
+        """`key`, the first line of the file, says what was asked and of which servers."""
         self._path = path
         self._key = key
 
     @classmethod
     def of(cls, kind: str, way: Way, queue: str) -> "_Kept | None":
-        """None where there is no such folder of this user's own."""
+        """None if the user has no such folder of their own."""
         folder = os.environ.get("XDG_RUNTIME_DIR", "")
         try:
             found = os.stat(folder)
@@ -140,7 +143,7 @@ class _Kept:
         return cls(f"{folder}/kestrelctl-{kind}", json.dumps(key).encode() + b"\n")
 
     def read(self) -> Candidates:
-        """Nothing that is older than a minute, or was asked of others."""
+        """The names, unless they are older than a minute or of another question."""
         try:
             with open(self._path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
                 age_s = time.time() - os.fstat(file.fileno()).st_mtime
@@ -160,7 +163,7 @@ class _Kept:
 
 
 def _queues(way: Way, _: str, until_s: float) -> tuple[Candidates, bool]:
-    """The queues of the servers."""
+    """The queues of the servers, and True if these are all."""
     items: dict[bytes, int | None] = {}
     is_all = True
     for server in way.servers:
@@ -179,7 +182,7 @@ def _queues(way: Way, _: str, until_s: float) -> tuple[Candidates, bool]:
 
 
 def _job_queues(way: Way, _: str, until_s: float) -> tuple[Candidates, bool]:
-    """The queues of jobs of the node."""
+    """The queues of jobs of the node, and True if these are all."""
     from kestreld.client import job_commands
     from kestreld.client.job_connection import JobConnection
 
@@ -197,8 +200,8 @@ def _job_queues(way: Way, _: str, until_s: float) -> tuple[Candidates, bool]:
 
 
 def _readers(way: Way, queue: str, until_s: float) -> tuple[Candidates, bool]:
-    """The streams of the queue."""
-    # As long to load as all else together.
+    """The streams of the queue, and True if these are all."""
+    # Imported here: this takes as long to load as everything else together.
     from http.client import HTTPException
 
     from kestrelctl.remote.admin import admin_connection, path_of
@@ -219,7 +222,7 @@ def _readers(way: Way, queue: str, until_s: float) -> tuple[Candidates, bool]:
 
 
 def _queue_among(words: Sequence[str]) -> str:
-    """The first argument behind `readers VERB`."""
+    """The first argument after `readers VERB`."""
     behind = list(words[words.index("readers") + 2 :]) if "readers" in words else []
     while len(behind) > 1 and behind[0].startswith("-"):
         del behind[: 2 if behind[0] in {*TEXT_OPTIONS, "--timeout"} else 1]
@@ -227,7 +230,7 @@ def _queue_among(words: Sequence[str]) -> str:
 
 
 def _admin_port(server: str, login: Login, timeout_s: float) -> str:
-    """Where the server says it is; "" = it does not."""
+    """Address of the admin port as the server reports it; "" if it reports none."""
     with connect(server, login, timeout_s) as connected:
         connected.sendall(b"stats\r\n")
         received = b""
@@ -249,10 +252,10 @@ def _contexts() -> Iterable[tuple[bytes, bytes]]:
 
 
 def _read_options(words: Sequence[str]) -> dict[str, str | bool]:
-    """What they say of the server and the way in."""
+    """The options among the words that name the server and the login."""
     found: dict[str, str | bool] = {"tls": "--tls" in words}
     for name, value in _option_values(words):
-        if not (name in ("server", "context") and value.isdecimal()):  # of `bench` these are other things
+        if not (name in ("server", "context") and value.isdecimal()):  # options of `bench` with the same names
             found[name] = value if name in ("server", "context") else os.path.expanduser(value)
     return found
 
@@ -269,7 +272,7 @@ def _option_values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _dump(server: str, login: Login, connect_s: float, until_s: float) -> bytes:
-    """All of dump_stats, or as much as comes in time."""
+    """The reply to dump_stats, or the part of it that arrives in time."""
     chunks: list[bytes] = []
     with connect(server, login, connect_s) as connected:
         connected.sendall(b"dump_stats\r\n")
@@ -286,7 +289,7 @@ def _dump(server: str, login: Login, connect_s: float, until_s: float) -> bytes:
 
 
 def _journals(words: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
-    """The queues that have a journal in the spool among these words."""
+    """The queues with a journal in the first folder among the words."""
     for word in words:
         folder = os.fsencode(os.path.expanduser(word))
         if os.path.isdir(folder):

@@ -1,4 +1,4 @@
-"""An example or two of every command: `-h` and the man pages show them, and the tests have kestrelctl read them."""
+"""Examples of every command, shown by `-h` and the man pages, and parsed by kestrelctl in the tests."""
 
 from typing import Final
 
@@ -208,7 +208,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def epilog(command: str) -> str | None:
-    """What `-h` shows at its end."""
+    """The examples at the end of a command's `-h`."""
     lines = EXAMPLES.get(command)
     if lines is None:
         return None

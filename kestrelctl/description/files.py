@@ -1,4 +1,4 @@
-"""Which files of a checkout are made from the command tree."""
+"""The files of a checkout that are generated from the command tree, by path."""
 
 from collections.abc import Set
 
@@ -8,7 +8,7 @@ from kestrelctl.description.tree import kestrelctl_tree, kestreld_tree
 
 
 def generated(wanted: Set[str]) -> dict[str, str]:
-    """Paths from the root of the checkout, and what is in them: of the `completions`, the `man` pages, or both."""
+    """Contents of the generated files by path from the root of the checkout: `completions`, `man`, or both."""
     files: dict[str, str] = {}
     if "completions" in wanted:
         settings = setting_names()

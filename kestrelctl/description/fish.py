@@ -1,4 +1,4 @@
-"""The completion script for fish: a line for each option, command and argument of the command tree."""
+"""The fish completion script: a line for each option, command and argument of the command tree."""
 
 from collections.abc import Sequence
 
@@ -102,7 +102,7 @@ def script(program: Command, settings: Sequence[SettingName]) -> str:
 
 
 def _takers(commands: Sequence[Command]) -> list[str]:
-    """Patterns for the options that the next word belongs to."""
+    """Patterns of the options that take the next word as their value."""
     patterns: dict[str, None] = {}
     for command in commands:
         for option in command.options:

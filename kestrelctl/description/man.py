@@ -1,4 +1,4 @@
-"""The man pages of kestrelctl: one of the program and one of each command."""
+"""The man pages of kestrelctl: one for the program and one for each command."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def pages(program: Command) -> dict[str, str]:
-    """File names and pages."""
+    """The man pages by file name."""
     return {f"{_name(command)}.1": _page(command, program) for command in program.walk()}
 
 
@@ -64,7 +64,7 @@ def _synopsis(command: Command) -> list[str]:
 
 
 def _description(help: str) -> list[str]:
-    """Paragraphs; an indented one is an example."""
+    """Paragraphs in roff; an indented paragraph is an example."""
     lines: list[str] = []
     for paragraph in help.split("\n\n"):
         if paragraph.startswith("    "):
@@ -75,7 +75,7 @@ def _description(help: str) -> list[str]:
 
 
 def _commands(commands: Iterable[Command], topics: Mapping[str, Sequence[str]]) -> list[str]:
-    """Each with its page, by topics if there are any."""
+    """A reference to the page of each command, under topics if there are any."""
     lines = {each.path[-1]: [".TP", f".BR {_escaped(_name(each))} (1)", *_text(each.summary)] for each in commands}
     if not topics:
         return [line for each in lines.values() for line in each]
@@ -128,13 +128,13 @@ def _example(lines: Iterable[str]) -> list[str]:
 
 
 def _text(words: str) -> list[str]:
-    """Filled text: a sentence of the source may end anywhere."""
+    """Filled text; its sentences may be wrapped anywhere in the source."""
     escaped = _CODE.sub(lambda code: f"\\fB{code[1]}\\fP", _escaped(" ".join(words.split())))
     return [escaped]
 
 
 def _escaped(words: str) -> str:
-    """No character of it is roff's."""
+    """Escape all characters that are special in roff."""
     plain = words.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace('"', "\\(dq")
     plain = re.sub(r"[^\x00-\x7f]", lambda found: f"\\[u{ord(found[0]):04X}]", plain)
     plain = plain.replace("^", "\\(ha").replace("~", "\\(ti")

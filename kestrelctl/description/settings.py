@@ -1,4 +1,4 @@
-"""What --set takes: the settings, and the part of a completion script that completes them."""
+"""Settings as --set takes them, and the function of a completion script that completes them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kestreld.config.values import switch
 
 @dataclass(frozen=True, slots=True)
 class SettingName:
-    """A setting as --set takes it, and the words it can be, if they are few."""
+    """A setting as --set takes it, and its possible values if they are few."""
 
     name: str
     is_per_queue: bool
@@ -40,9 +40,9 @@ def setting_names() -> Sequence[SettingName]:
 def setting_function(
     program: Command, template: str, settings: Sequence[SettingName], value_case: Callable[[SettingName], str]
 ) -> str:
-    """The function of the script for a KEY=VALUE; "" for a program that takes none.
+    """The script's function that completes KEY=VALUE; "" for a program without --set.
 
-    `value_case` is the branch for a setting that can be a few words only.
+    `value_case` makes the branch for a setting with few possible values.
     """
     if not any(option.value and option.value.kind == Kind.SETTING for option in program.options):
         return ""

@@ -1,6 +1,6 @@
-"""The command tree as plain values: what there is to type, and what belongs where.
+"""The command tree as plain values: commands, their options and arguments, and the values that these take.
 
-kestrelctl's comes from its typer tree, kestreld's from what its --help says and its list of settings.
+The tree of kestrelctl is made from its typer commands, kestreld's from its --help and its list of settings.
 """
 
 import os
@@ -19,12 +19,12 @@ from tui.themes import NAMES
 
 
 class Kind(StrEnum):
-    """What a shell can offer in a place."""
+    """Kind of value, which decides what a shell offers for it."""
 
     NOTHING = "nothing"
     WORDS = "words"
     QUEUE = "queue"  # of the server that the command line names
-    JOB_QUEUE = "job-queue"  # of the node of jobs that it means
+    JOB_QUEUE = "job-queue"  # of the node of jobs that the command line names
     CONTEXT = "context"
     READER = "reader"  # of the queue before it
     JOURNAL = "journal"  # a queue of the spool that the command line names
@@ -37,7 +37,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What an option or an argument takes."""
+    """The value of an option or an argument."""
 
     metavar: str
     kind: Kind
@@ -49,10 +49,10 @@ class Option:
     names: tuple[str, ...]
     value: Value | None  # None = a flag
     help: str
-    is_shared: bool = False  # of the whole program: stands before the verb, and may stand behind it
-    ends: bool = False  # nothing else happens: --help, --version
+    is_shared: bool = False  # of the whole program: stands before or after the verb
+    ends: bool = False  # the program prints this and exits: --help, --version
     is_repeated: bool = False
-    variable: str = ""  # of the environment, that says the same
+    variable: str = ""  # environment variable with the same meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A verb, a group of them, or the program itself."""
+    """A verb, a group of verbs, or the program itself."""
 
     path: tuple[str, ...]  # without the program: () is the program
     program: str
@@ -78,7 +78,7 @@ class Command:
 
     @property
     def words(self) -> str:
-        """As it is typed behind the program: "journal import"."""
+        """The command as typed after the program: "journal import"."""
         return " ".join(self.path)
 
     def walk(self) -> Iterator["Command"]:
@@ -181,7 +181,7 @@ def _value_of_kestreld(metavar: str) -> Value:
 
 
 def kestreld_tree() -> Command:
-    """From `kestreld --help`: its argparse parser is made when it is used."""
+    """The tree of kestreld, parsed from `kestreld --help`: its argparse parser exists only while main() runs."""
     shown = subprocess.run(
         [sys.executable, "-m", "kestreld", "--help"],
         env=os.environ | {"COLUMNS": "1000"},

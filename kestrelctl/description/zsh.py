@@ -1,4 +1,4 @@
-"""The completion script for zsh: `_arguments` with what the command tree says."""
+"""The zsh completion script: `_arguments` specs for each command of the command tree."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -65,7 +65,7 @@ _@NAME@_setting() { # KEY=VALUE
 }
 """
 
-_WITHOUT: Final = " "  # a message of a blank: nothing is offered and nothing is said
+_WITHOUT: Final = " "  # the message is a blank: zsh offers nothing and prints nothing
 
 
 def script(program: Command, settings: Sequence[SettingName]) -> str:
@@ -120,7 +120,7 @@ def _group(command: Command, name: str, specs: list[str]) -> str:
 
 
 def _option(option: Option) -> list[str]:
-    """One spec for each name; having given one excludes the others."""
+    """One spec for each name of the option; each name excludes the others once given."""
     excluded = "" if option.is_repeated else f"({' '.join(option.names)})"
     if option.ends:
         excluded = "(- *)"

@@ -1,1 +1,1 @@
-"""What a command line tool is to the shell: data on stdout, words on stderr, exit codes, signals."""
+"""The contract with the shell: data on stdout, messages on stderr, exit codes, signals, progress."""

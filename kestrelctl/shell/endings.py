@@ -1,4 +1,4 @@
-"""The one place where every ending of a run becomes a line of words and an exit code."""
+"""Maps every way in which a run can end to a message on stderr and an exit code."""
 
 import os
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from typing import Final
 from kestrelctl.shell import output
 from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
 
-# Closes what a run has opened. Python's finalizers would do it, but a signal that comes in one of them is lost.
+# Closes all that a run has opened. Python's finalizers would do so, but a signal during one of them is lost.
 at_end: Final = ExitStack()
 
 
 def exit_code_of(run: Callable[[], int]) -> int:
-    """What it returns or, after saying why on stderr, the code of what it raises."""
+    """The result of `run`, or the exit code of its exception, whose message goes to stderr."""
     try:
         with at_end:
             return run()
@@ -22,11 +22,11 @@ def exit_code_of(run: Callable[[], int]) -> int:
     except Failure as failure:
         return _failed(failure)
     except OSError as error:
-        # Only typer's own --help gets here: all else goes through `output`.
+        # Only typer's own --help can fail here: everything else is written by `output`.
         _silence_stdout()
         return _failed(output.output_failure(error))
     except Exception as error:  # noqa: BLE001  (nobody gets a traceback; this is the last line of defence)
-        if isinstance(error.__cause__, Interrupted):  # in the making of a class, of which Python says that it failed
+        if isinstance(error.__cause__, Interrupted):  # raised in the making of a class
             return 128 + error.__cause__.signal_number
         return _internal(error)
 
@@ -47,5 +47,5 @@ def _internal(error: Exception) -> ExitCode:
 
 
 def _silence_stdout() -> None:
-    """Python flushes stdout once more at exit, and would complain once more."""
+    """Redirect stdout to /dev/null: Python flushes it at exit and would report the error again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), output.STDOUT)

@@ -1,6 +1,6 @@
-"""How a run of kestrelctl ends: the exit codes, and the two exceptions that carry one to `app.run`.
+"""Exit codes of kestrelctl, and Failure and Interrupted, the two exceptions that end a run.
 
-The numbers are those of sysexits.h and of the shells where they have one, and 80 and up elsewhere.
+Codes follow sysexits.h and the shells where they define one; the others are 80 and up.
 """
 
 from enum import IntEnum
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class ExitCode(IntEnum):
-    """What `$?` says, and in which words `kestrelctl --help` explains it."""
+    """An exit code and its explanation in `kestrelctl --help`."""
 
     meaning: str
 
@@ -68,10 +68,10 @@ class ExitCode(IntEnum):
 
 
 class Failure(Exception):
-    """The run cannot go on: an exit code, and the words for stderr ("" = say nothing).
+    """The run cannot continue: an exit code, and a message for stderr ("" = none).
 
-    Quiet words are for persons only, as a script asks and the code is its answer: "work is empty". None = as is
-    usual for the code.
+    A quiet message ("work is empty") is printed only if stderr is a terminal: a script uses the exit code. `is_quiet`
+    None = the default of the code.
     """
 
     def __init__(self, code: ExitCode, words: str, *, is_quiet: bool | None = None) -> None:

@@ -1,6 +1,6 @@
-"""stdout is data, stderr is words. Both go straight to their descriptors.
+"""Output: data and rows on stdout in all formats, messages on stderr, written without Python's buffers.
 
-Python's own buffers would be flushed at exit, too late to say that the disk is full or nobody reads.
+Those buffers are flushed at exit, too late to report that the disk is full or the reader has gone.
 """
 
 import array
@@ -24,14 +24,14 @@ from kestreld.client.blocks import Cell, columns_of, parse_blocks
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 READ_CHUNK_BYTES: Final = 256 * 1024
-# How often to look at a pipe at once, as most readers are quick, and then how long to look away, at first and at most.
+# Polls of a pipe without a pause, because most readers are quick, then the first and the longest pause.
 PIPE_LOOKS: Final = 100
 PIPE_LOOK_AWAY_MS_MIN: Final = 1
 PIPE_LOOK_AWAY_MS_MAX: Final = 64
 STREAM_ROWS: Final = 512
-INSTANTS: Final = frozenset({"at_ms", "add_ms", "expire_ms"})  # and all that end with _at_ms: since 1970
-LINE_MAX: Final = 1_000_000  # letters, in YAML
-# A cell cannot end its line or its field.
+INSTANTS: Final = frozenset({"at_ms", "add_ms", "expire_ms"})  # these and all that end with _at_ms: since 1970
+LINE_MAX: Final = 1_000_000  # characters, in YAML
+# A cell must not end its line or field.
 _ESCAPED: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _TO_ESCAPE: Final = re.compile(r"[\\\t\n\r]")
 
@@ -40,7 +40,7 @@ _TO_ESCAPE: Final = re.compile(r"[\\\t\n\r]")
 
 
 def write_data(data: bytes) -> None:
-    """All of it, to standard output. Raises Failure when it cannot be written whole."""
+    """Write all of the data to standard output. Raises Failure if that fails."""
     rest = memoryview(data)
     try:
         while rest:
@@ -53,7 +53,7 @@ def write_data(data: bytes) -> None:
 
 
 def output_failure(error: OSError) -> Failure:
-    """What it means that standard output cannot be written."""
+    """The Failure for an error in writing to standard output."""
     if error.errno == errno.EPIPE:
         return Failure(ExitCode.OUTPUT_CLOSED, "")
     if error.errno == errno.EBADF:
@@ -62,9 +62,9 @@ def output_failure(error: OSError) -> Failure:
 
 
 def wait_until_read() -> None:
-    """Where standard output is a pipe: return when its reader has taken everything out of it.
+    """If standard output is a pipe, wait until its reader has read everything.
 
-    What lies in a pipe when the reader leaves is lost, and `| head` leaves early. Raises Failure if it does.
+    Data in a pipe is lost if the reader exits, and `| head` exits early. Raises Failure if it does.
     """
     if not stat.S_ISFIFO(os.fstat(STDOUT).st_mode):
         return
@@ -82,7 +82,7 @@ def wait_until_read() -> None:
 
 
 def reader_has_gone() -> bool:
-    """Whether standard output is a pipe that nobody will read from any more."""
+    """True if standard output is a pipe without a reader."""
     if not stat.S_ISFIFO(os.fstat(STDOUT).st_mode):
         return False
     pipe = select.poll()
@@ -91,7 +91,7 @@ def reader_has_gone() -> bool:
 
 
 def _unread_bytes() -> int:
-    """How much lies in the pipe that is standard output."""
+    """Bytes in the pipe that is standard output."""
     count = array.array("i", [0])
     fcntl.ioctl(STDOUT, termios.FIONREAD, count)
     return count[0]
@@ -118,7 +118,7 @@ OBJECTS: Final = frozenset({OutputFormat.JSON, OutputFormat.NDJSON, OutputFormat
 
 
 class Layout(NamedTuple):
-    """How rows are written. `form` None: see `default_format`."""
+    """Format of rows. `form` None: see `default_format`."""
 
     form: OutputFormat | None = None
     headers: bool = True
@@ -130,12 +130,11 @@ PLAIN: Final = Layout()
 
 
 def write_rows(rows: Iterable[Mapping[str, Cell]], columns: Sequence[str], layout: Layout = PLAIN) -> int:
-    """Write rows of cells, and return how many there were.
+    """Write rows of cells and return their number.
 
-    An iterator may have more than memory should hold, unless they are sorted: a table's columns are then as wide as so
-    far needed. A terminal that no format was asked for gets times and spans as people write them.
-
-    Raises Failure for fields that are not there.
+    An iterator is written in chunks unless it has to be sorted, so that it need not fit in memory; a table's columns
+    then widen as needed. Without a requested format, a terminal gets times and durations in readable form. Raises
+    Failure for unknown fields.
     """
     form = layout.form or default_format()
     if layout.sort:
@@ -166,7 +165,7 @@ def write_rows(rows: Iterable[Mapping[str, Cell]], columns: Sequence[str], layou
 
 
 def write_record(record: Mapping[str, Cell], layout: Layout = PLAIN) -> None:
-    """One thing with many named values: an object in JSON and YAML, a row for each value elsewhere."""
+    """Write named values: one object in JSON and YAML, else a row for each value."""
     form = layout.form or default_format()
     for name in layout.fields:
         _check_field(name, [record], [])
@@ -185,7 +184,7 @@ def write_record(record: Mapping[str, Cell], layout: Layout = PLAIN) -> None:
 
 
 def write_blocks(answer: bytes, layout: Layout) -> None:
-    """The server's blocks, one for each queue: as the server sent them unless something else is wanted."""
+    """Write the server's blocks, one for each queue: unchanged, unless a format is requested."""
     if layout == PLAIN:
         write_data(answer)
     else:
@@ -198,14 +197,14 @@ def default_format() -> OutputFormat:
 
 
 def _check_field(name: str, rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> None:
-    """Raises Failure. Without rows nobody knows what they would have."""
+    """Raise Failure for an unknown field. Without rows any field passes."""
     known = list(dict.fromkeys([*columns, *(key for row in rows for key in row)]))
     if rows and name not in known:
         raise Failure(ExitCode.USAGE, f"no field {name!r}; fields are {', '.join(known)}")
 
 
 def _sorted(rows: list[Mapping[str, Cell]], columns: Sequence[str], sort: str) -> list[Mapping[str, Cell]]:
-    """By numbers, then by text; those that do not have it come last."""
+    """Sort by numbers, then by text. Rows without the field come last."""
     name = sort.removeprefix("-")
     _check_field(name, rows, columns)
     having = [row for row in rows if row.get(name, "") != ""]
@@ -214,7 +213,7 @@ def _sorted(rows: list[Mapping[str, Cell]], columns: Sequence[str], sort: str) -
 
 
 def _written(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], form: OutputFormat, headers: bool) -> str:
-    """All but tables; the array around JSON's rows is not among it."""
+    """Rows in any format but a table; JSON without the enclosing array."""
     match form:
         case OutputFormat.JSON:
             return _json_objects(rows)
@@ -233,7 +232,7 @@ def _written(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], form: O
 def _with_human_times(
     rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]
 ) -> tuple[Sequence[Mapping[str, Cell]], list[str]]:
-    """Rows and columns with what is in milliseconds as a time of the day (UTC) or as a span, without the unit."""
+    """Rows and columns with milliseconds as time of day (UTC) or duration, and names without the unit."""
     if not any(name.endswith("_ms") for name in columns):
         return rows, list(columns)
     from kestrelctl.journals.times import written_instant, written_span
@@ -248,7 +247,7 @@ def _with_human_times(
 
 
 def _json_objects(rows: Sequence[Mapping[str, Cell]]) -> str:
-    """As with indent=2, where `json` takes ten times as long. Outside of strings it is blanks alone that differ."""
+    """JSON as with indent=2, for which `json` takes ten times as long. Only blanks outside of strings differ."""
     inner = json.dumps(rows, separators=(",\n    ", ": "))[2:-2].replace("},\n    {", "\n  },\n  {\n    ")
     return f"\n  {{\n    {inner}\n  }}" if rows else ""
 
@@ -280,13 +279,13 @@ def _lines(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], headers: 
 def _cells(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> list[list[str]]:
     if len(columns) > 1:
         of_row = itemgetter(*columns)
-        with suppress(KeyError):  # one call for each row, as nearly always none lacks a column
+        with suppress(KeyError):  # one call for each row, because rows rarely lack a column
             return [list(map(str, of_row(row))) for row in rows]
     return [[str(row.get(column, "")) for column in columns] for row in rows]
 
 
 def _visible(lines: list[list[str]]) -> list[list[str]]:
-    """What a terminal would obey, turn around or leave out stands there as its code."""
+    """Lines with non-printable characters, which a terminal might interpret or hide, replaced by their codes."""
     if "".join(map("".join, lines)).isprintable():
         return lines
     return [["".join([one if one.isprintable() else _code(one) for one in cell]) for cell in line] for line in lines]
@@ -303,7 +302,7 @@ def _code(letter: str) -> str:
 def _table(
     lines: list[list[str]], rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], widths: list[int]
 ) -> tuple[str, list[int]]:
-    """Columns two blanks apart and at least so wide, numbers to the right; and how wide they are now."""
+    """Columns two blanks apart and at least `widths` wide, numbers right-aligned; and their new widths."""
     widths = [max(width, *map(len, cells)) for width, cells in zip(widths, zip(*lines, strict=True), strict=False)]
     is_number = [all(not isinstance(row.get(column, 0), str) for row in rows) for column in columns]
     text = "".join(
@@ -318,7 +317,7 @@ def _table(
 
 
 def encoded(words: str) -> bytes:
-    """Bytes of the wire and of paths that had become text are the same bytes again."""
+    """Text as UTF-8; bytes that were not UTF-8 when decoded, of the wire or of paths, are restored."""
     return words.encode("utf-8", "surrogateescape")
 
 
@@ -326,29 +325,29 @@ def encoded(words: str) -> bytes:
 
 
 def counted(number: int, what: str) -> str:
-    """As many of something: 1 item, 2 items."""
+    """A number with its noun: 1 item, 2 items."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def say(words: str) -> None:
-    """One line on stderr. That nobody reads it is no reason to fail."""
+    """Print a line on stderr. Errors are ignored: the run need not fail if nobody reads it."""
     show(f"kestrelctl: {words}")
 
 
 def show(line: str) -> None:
-    """A line of another program on stderr, as it is."""
+    """Print another program's line on stderr unchanged."""
     with suppress(OSError):
         os.write(STDERR, encoded(f"{line}\n"))
 
 
 def remark(words: str) -> None:
-    """Words that only a person wants to see: nothing unless stderr is a terminal."""
+    """Print a message meant for a person: only if stderr is a terminal."""
     if is_terminal(STDERR):
         say(words)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask a person; where nobody can be asked the answer is yes. Raises Failure when it is no."""
+    """Ask the user; without a terminal the answer is yes. Raises Failure if it is no."""
     if yes or not (is_terminal(STDIN) and is_terminal(STDERR)):
         return
     os.write(STDERR, encoded(f"kestrelctl: {question} [y/N] "))
@@ -360,7 +359,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def read_chunks(descriptor: int, name: str) -> Iterable[bytes]:
-    """What can be read, as it comes. Raises Failure when it cannot."""
+    """Yield data as it arrives. Raises Failure if reading fails."""
     try:
         while chunk := os.read(descriptor, READ_CHUNK_BYTES):
             yield chunk

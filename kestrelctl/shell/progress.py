@@ -1,4 +1,4 @@
-"""How far a long work has come: a bar on standard error if that is a terminal, nothing elsewhere."""
+"""A progress bar on stderr if that is a terminal."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ Advance = Callable[[int], object]
 
 @contextmanager
 def progress(words: str, total: Callable[[], int | None]) -> Iterator[Advance]:
-    """What to tell of each step. `total` is asked only where somebody looks; None = nobody knows how many."""
+    """Yield a function that advances the bar. `total` is called only if a bar is shown; None = number unknown."""
     if not is_terminal(STDERR):
         yield lambda count: None
         return

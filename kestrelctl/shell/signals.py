@@ -1,7 +1,7 @@
-"""SIGINT, SIGTERM and SIGHUP become `Interrupted`, where that can be borne.
+"""Signal handling: SIGINT, SIGTERM and SIGHUP raise `Interrupted`, delayed where a block holds them.
 
-Python swallows what a handler raises while it calls a finalizer, or a callback of its own during an import. There it
-is raised again a moment later.
+Python swallows an exception that a handler raises during a finalizer or one of its own import callbacks. In that case
+it is raised again AGAIN_S later.
 """
 
 import signal
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 AGAIN_S: Final = 0.01
 
-_last = 0  # the last signal that came; 0 = none has
-_held: list[int] | None = None  # signals that came while they were held; None = they are not held
+_last = 0  # the last signal received; 0 = none
+_held: list[int] | None = None  # signals received while held; None = not held
 
 
 def catch_signals() -> None:
-    """Stop in good order, unless whoever started us has a signal ignored."""
+    """Install the handlers, except for signals that the parent process has set to be ignored."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _interrupt)
@@ -33,7 +33,7 @@ def catch_signals() -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """A signal that comes in this block interrupts at its end. Unlike a mask, no child inherits it."""
+    """Delay signals to the end of this block. Unlike a mask, this is not inherited by children."""
     global _held
     _held = []
     try:
