@@ -1,1 +1,1 @@
-"""What may be wrong with a server and the machine it runs on, and what to do about it."""
+"""Checks of `kestrelctl doctor`: faults of a server and its machine, with the remedy for each."""

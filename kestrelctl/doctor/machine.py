@@ -1,4 +1,4 @@
-"""What can be seen of the machine: descriptors, the clock's synchronisation, the spool's disk and permissions."""
+"""Checks of the machine: descriptors, clock synchronisation, and the spool's disk, permissions and latency."""
 
 import ctypes
 import os
@@ -44,7 +44,7 @@ def descriptors(process: Process) -> CheckResult:
 
 
 def synchronisation() -> CheckResult:
-    """Whether the kernel believes that somebody keeps its clock right."""
+    """Check that the kernel regards its clock as synchronised."""
     adjtimex = getattr(ctypes.CDLL(None, use_errno=True), "adjtimex", None)
     state = adjtimex(ctypes.create_string_buffer(TIMEX_BYTES)) if adjtimex is not None else -1
     if state < 0:
@@ -56,7 +56,7 @@ def synchronisation() -> CheckResult:
 
 
 def spool(path: str, account: int | None) -> Iterator[CheckResult]:
-    """`account` is the server's, None = not known."""
+    """Check the spool folder. `account` is the server's user id, None = not known."""
     try:
         found = os.stat(path)
     except OSError as error:
@@ -87,7 +87,7 @@ def _permissions(path: str, found: os.stat_result, account: int | None) -> Check
 
 
 def _foreign(path: str, owner: int) -> Iterator[str]:
-    """Files of journals that are somebody else's; looking ends somewhere."""
+    """Files of the spool with another owner. The search ends after LOOKED_AT_MAX files."""
     looked_at = 0
     for folder, _, names in os.walk(path):
         for name in [folder, *(f"{folder}/{name}" for name in names)]:
@@ -98,7 +98,7 @@ def _foreign(path: str, owner: int) -> Iterator[str]:
                 if os.lstat(name).st_uid != owner:
                     yield name
             except FileNotFoundError:
-                continue  # a running server has let it go
+                continue  # deleted by the running server
 
 
 def _name(account: int) -> str:
@@ -120,12 +120,12 @@ def space(check: str, path: str) -> CheckResult:
     if free_bytes < FREE_BYTES_LOW[0]:
         return warning(check, words, advice)
     used = 1 - free_bytes / all_bytes if all_bytes else 1.0
-    # Nobody runs short on a large disk with 50 GiB left.
+    # 50 GiB are enough, whatever their share of a large disk.
     return graded(check, used, DISK_USED, words, advice) if free_bytes < 50 << 30 else fine(check, words)
 
 
 def latency(path: str) -> CheckResult:
-    """How long a page takes to be on the disk, with a file that has no name and is gone at once."""
+    """Measure the sync of one page to disk, in an unnamed temporary file."""
     try:
         fd = os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -150,7 +150,7 @@ def latency(path: str) -> CheckResult:
 
 
 def _from_the_future(path: str) -> CheckResult:
-    """A segment that was begun later than now says that the clock has been set back."""
+    """Warn if a segment was created later than now: the clock has been set back."""
     ahead_ms, files = 0, FileLayer()
     for folder in sorted(os.listdir(path)):
         names = os.listdir(f"{path}/{folder}") if folder.endswith(FOLDER_SUFFIX) else []
@@ -164,7 +164,7 @@ def _from_the_future(path: str) -> CheckResult:
             finally:
                 files.close(fd)
         except (JournalCorrupt, OSError):
-            continue  # run journal-verify for details of it
+            continue  # journal-verify reports such files
         ahead_ms = max(ahead_ms, header.created_at_ms - now_ms())
     if ahead_ms > AHEAD_MS:
         words = f"a segment was begun {written_span(ahead_ms)} from now: the clock has been set back"

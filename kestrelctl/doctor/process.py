@@ -1,4 +1,4 @@
-"""The server's process, as far as the kernel lets this account see it: found by the address it listens on."""
+"""The server's process, found by its address, as far as the kernel lets this account inspect it."""
 
 import os
 import re
@@ -17,7 +17,7 @@ PROC: Final = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`spool` is None where it holds none. `config` is the file it was told of, None = it looked for one itself."""
+    """A server's process. `spool`: the folder it has locked, or None; `config`: its --config, None if not given."""
 
     pid: int
     account: int
@@ -27,11 +27,11 @@ class Process:
     environment: dict[str, str]
     descriptors: int
     descriptors_max: int | None
-    admin: str | None  # where its admin port is, as it says in its spool
+    admin: str | None  # address of its admin port, from the spool's lock file
 
 
 def is_local(address: str) -> bool:
-    """Whether a server is on this machine."""
+    """True if the server is on this machine."""
     at = parse_address(address)
     if at.path:
         return True
@@ -44,7 +44,7 @@ def is_local(address: str) -> bool:
 
 
 def find_process(address: str) -> Process | None:
-    """Who listens there. None: nobody here, or somebody whose process this account may not look at."""
+    """The process that listens on the address. None if it is not here or this account may not inspect it."""
     wanted = {f"socket:[{inode}]" for inode in _listening(address)}
     for folder in PROC.iterdir() if wanted else ():
         if folder.name.isdecimal() and wanted & set(_open_files(folder)):
@@ -85,7 +85,7 @@ def _open_files(folder: Path) -> list[str]:
 
 
 def _look_at(folder: Path) -> Process:
-    """Raises OSError."""
+    """Read a process's folder in /proc. Raises OSError."""
     files = _open_files(folder)
     words = [os.fsdecode(word) for word in (folder / "cmdline").read_bytes().split(b"\0")]
     cwd = os.readlink(folder / "cwd")

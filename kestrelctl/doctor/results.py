@@ -1,4 +1,4 @@
-"""What a check found out: how it is, and what to do. Pure."""
+"""Results of the checks: state, finding and advice, and the exit code over all of them. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ COLUMNS: Final = ["state", "check", "words", "advice"]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """`advice` is "" when there is nothing to do."""
+    """The result of one check. `advice` is "" if there is nothing to do."""
 
     check: str
     state: State
@@ -37,7 +37,7 @@ def critical(check: str, words: str, advice: str) -> CheckResult:
 
 
 def unknown(check: str, words: str, advice: str = "") -> CheckResult:
-    """It could not be looked at: that is no verdict."""
+    """A check that could not be made, which is no verdict."""
     return CheckResult(check, State.UNKNOWN, words, advice)
 
 
@@ -49,7 +49,7 @@ def graded(check: str, value: float, limits: tuple[float, float], words: str, ad
 
 
 def exit_code(results: Sequence[CheckResult]) -> ExitCode:
-    """The worst of them; what is unknown does not count."""
+    """The exit code of the worst result. Unknown results do not count."""
     states = {result.state for result in results}
     if State.CRITICAL in states:
         return ExitCode.CRITICAL

@@ -1,4 +1,4 @@
-"""All checks, one after the other: the server's, then those of the machine if it is this one."""
+"""All checks in order: the server's, then those of its machine if that is this one."""
 
 import os
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Round:
-    """One look. `config` and `spool` are what the command line names, None = what the server's process uses."""
+    """One run of all checks. `config` and `spool` are of the command line; None = as the server's process has them."""
 
     def __init__(
         self, client: "KestrelClient", address: str, login: Login, config: str | None, spool: str | None
@@ -55,7 +55,7 @@ class Round:
         yield from self._machine(process, config)
 
     def _load(self, process: Process | None) -> Config:
-        """As the server would now. Raises ConfigError."""
+        """Load the configuration as the server would now. Raises ConfigError."""
         files = FileLayer()
         told = self._config if self._config is not None else process.config if process is not None else None
         environment = process.environment if process is not None else dict(os.environ)

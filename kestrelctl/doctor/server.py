@@ -1,4 +1,4 @@
-"""What the server itself says: its version, its queues, its clock, its settings, its admin port."""
+"""Checks of figures that the server reports: version, queues, clock, settings, cache, jobs, cluster, admin port."""
 
 import http.client
 import time
@@ -29,7 +29,7 @@ ADMIN_TIMEOUT_S: Final = 5
 
 
 def ask(client: "KestrelClient", config: Config | None) -> Iterator[CheckResult]:
-    """Everything that goes over one connection. Raises Failure when the server does not answer."""
+    """All checks that share one connection. Raises Failure if the server does not answer."""
     figures = client.server_stats()
     now_s = time.time()
     version, uptime_s = figures.get("version", "of no known version"), figures.get("uptime", 0)
@@ -70,7 +70,7 @@ def _clock(server_s: object, now_s: float) -> CheckResult:
 
 
 def _cache(figures: Mapping[str, int | str], config: Config | None) -> Iterator[CheckResult]:
-    """Nothing where there is none, nor is to be one."""
+    """Check the cache; no result if there is none and none is configured."""
     limit_bytes, held_bytes = figures.get("cache_limit_bytes"), figures.get("cache_bytes")
     if limit_bytes is None:
         if config is not None and config.cache is not None:
@@ -85,7 +85,7 @@ def _cache(figures: Mapping[str, int | str], config: Config | None) -> Iterator[
 
 
 def _jobs(figures: Mapping[str, int | str], config: Config | None) -> Iterator[CheckResult]:
-    """Nothing where there are none, nor are to be any."""
+    """Check the jobs; no result if the server has none and none are configured."""
     limit_bytes, level = figures.get("jobs_memory_limit_bytes"), int(figures.get("jobs_memory_level", 0))
     if limit_bytes is None:
         if config is not None and config.disque is not None:
@@ -104,7 +104,7 @@ def _jobs(figures: Mapping[str, int | str], config: Config | None) -> Iterator[C
 
 
 def cluster(figures: Mapping[str, int | str]) -> Iterator[CheckResult]:
-    """Nothing where a node is alone."""
+    """Check the cluster; no result for a node on its own."""
     size = int(figures.get("jobs_cluster_size", 1))
     found = cluster_findings(figures)
     advice = "kestrelctl cluster status asks all nodes, and names those that something is wrong with"
@@ -116,7 +116,7 @@ def cluster(figures: Mapping[str, int | str]) -> Iterator[CheckResult]:
 
 
 def drift(config: Config, blocks: Sequence[QueueBlock]) -> CheckResult:
-    """Whether the settings of queues in the file are those in force."""
+    """Check that the queue settings in the file are in force."""
     differing = []
     for block in blocks:
         name = str(block["queue"])
@@ -129,7 +129,7 @@ def drift(config: Config, blocks: Sequence[QueueBlock]) -> CheckResult:
 
 
 def admin(configured: Address | None, address: str | None, login: Login) -> CheckResult:
-    """Whether the admin port answers that the server is ready. `address` is where the server says it is."""
+    """Check that the admin port answers /readyz. `address`: from the server's lock file, None = not known."""
     if configured is None and address is None:
         return fine("admin port", "off")
     if configured is None:
@@ -150,7 +150,7 @@ def admin(configured: Address | None, address: str | None, login: Login) -> Chec
 
 
 def _get(address: str, path: str, login: Login) -> tuple[int, str]:
-    """Raises OSError, HTTPException, Failure."""
+    """Status and text of a page of the admin port. Raises OSError, HTTPException, Failure."""
     at = parse_address(address)
     context = tls_context(login) if at.tls else None
     connection = AdminConnection(at.host or "localhost", at.port, at.path, ADMIN_TIMEOUT_S, context, Login())
