@@ -1,1 +1,1 @@
-"""Items on their way: read, put, taken, moved, written out, counted."""
+"""Items in transit: reading, putting, taking, moving, exporting and importing them, and items as lines and rows."""

@@ -1,6 +1,6 @@
-"""Taking items reliably: an item is confirmed once it is written or its command succeeded, never before.
+"""Reliable gets: an item is confirmed only after it is written or its command has succeeded.
 
-If anything fails in between, the item goes back to the head of its queue.
+If anything fails before that, the item returns to the head of its queue.
 """
 
 import os
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 # Kestrel 1.3 closes a connection that is idle for 60 s.
 KEEP_ALIVE_S: Final = 20
-# How long an interrupted command may take to leave before it is killed.
+# Time an interrupted command gets to exit before it is killed.
 LEAVE_S: Final = 5
-# So many from one of several servers, then it is the others' turn.
+# Items taken from one of several servers before the next one is asked.
 TURN_ITEMS: Final = 100
 
 Give = Callable[[bytes], None]
 
 
 def take(client: "KestrelClient", queue: bytes, give: Give, *, limit: int | None, wait_ms: int) -> int:
-    """Take items one by one and `give` each away; how many there were. `limit` None = all there are."""
+    """Take items one by one, pass each to `give`, and return their number. `limit` None = all there are."""
     taken = 0
     item = client.open_read(queue, wait_ms)
     while item is not None:
@@ -52,7 +52,7 @@ def take(client: "KestrelClient", queue: bytes, give: Give, *, limit: int | None
 def take_from_any(
     cluster: "Cluster", queue: bytes, give_of: "Callable[[KestrelClient], Give]", *, limit: int | None, wait_ms: int
 ) -> int:
-    """As `take`, from whichever server has items."""
+    """Take items as `take` does, from any server that has some."""
     if cluster.is_one:
         (client,) = cluster.clients
         return take(client, queue, give_of(client), limit=limit, wait_ms=wait_ms)
@@ -74,7 +74,7 @@ def take_from_any(
 def take_leases(
     cluster: "Cluster", queue: bytes, lease_ms: int, command: str | None, *, limit: int | None, wait_ms: int
 ) -> int:
-    """Lease items one by one and run `command` with each, or print it and its token; how many there were."""
+    """Lease items one by one, run `command` with each or print it and its token, and return their number."""
     taken = 0
     while limit is None or taken < limit:
         found = cluster.first(lambda client, turn_ms: _lease(client, queue, lease_ms, turn_ms), wait_ms)
@@ -107,11 +107,11 @@ def _print_leased(client: "KestrelClient", queue: bytes, item: "OpenItem") -> No
 
 
 def _run_leased(client: "KestrelClient", queue: bytes, item: "OpenItem", lease_ms: int, command: str) -> None:
-    """Confirm the item if the command succeeds. Over another connection if that one is lost: the lease is not."""
+    """Confirm the item if the command succeeds. If the connection is lost, another one is used: the lease lives on."""
     extend_s = min(lease_ms / 3000, KEEP_ALIVE_S)
 
     def extend() -> None:
-        with suppress(Failure):  # the next time, or it shows in the end
+        with suppress(Failure):  # the next extension may succeed; if not, the confirm fails
             _on_any(client, lambda one: one.extend(queue, item.id, lease_ms))
 
     try:
@@ -129,7 +129,7 @@ def _run_leased(client: "KestrelClient", queue: bytes, item: "OpenItem", lease_m
 
 
 def _on_any(client: "KestrelClient", do: "Callable[[KestrelClient], bool]") -> bool:
-    """Over the connection that there is, or another one to that server. Raises Failure."""
+    """Use the current connection or, if that fails, a new one to the same server. Raises Failure."""
     if client.is_usable:
         with suppress(Failure):
             return do(client)
@@ -138,21 +138,22 @@ def _on_any(client: "KestrelClient", do: "Callable[[KestrelClient], bool]") -> b
 
 
 def how_it_ended(status: int) -> str:
-    """A command, in words."""
+    """Describe a command's exit status in words."""
     return f"the command {f'was killed by signal {-status}' if status < 0 else f'exited with {status}'}"
 
 
 def no_item(queue: str, *, waited: bool) -> Failure:
-    """The queue was empty, and stayed so for as long as `--wait` says."""
+    """The Failure for a queue that was empty; `waited`: until the time-out of --wait."""
     if waited:
         return Failure(ExitCode.WAIT_EXPIRED, f"no item in {queue} before the time-out")
     return Failure(ExitCode.NEGATIVE, f"{queue} is empty")
 
 
 def give_to_stdout(framing: Framing, *, several: bool, server: str = "") -> Give:
-    """Writes an item out. Of several, the next is not taken before the reader of a pipe has this one.
+    """Return a function that writes an item to stdout.
 
-    `server` is where it is from, if that is to be said.
+    With `several`, it returns only once the reader of a pipe has the item. `server`: address to print with each item,
+    "" = none.
     """
 
     def give(item: bytes) -> None:
@@ -167,7 +168,7 @@ def give_to_stdout(framing: Framing, *, several: bool, server: str = "") -> Give
 
 
 def give_to_command(command: str, client: "KestrelClient") -> Give:
-    """Runs `command` in /bin/sh with an item as its standard input."""
+    """Return a function that runs `command` in /bin/sh with an item as its standard input."""
 
     def give(item: bytes) -> None:
         lost: list[Failure] = []
@@ -189,9 +190,9 @@ def give_to_command(command: str, client: "KestrelClient") -> Give:
 
 
 def run_command(command: str, item: bytes, keep: Callable[[], object], every_s: float | None) -> int:
-    """The command's exit status, negative for a signal. While it runs, `keep` is called to keep the item.
+    """Run a command and return its exit status, negative for a signal.
 
-    `every_s` None = never.
+    While it runs, `keep` is called every `every_s` seconds to keep the item; None = never.
     """
     unsent: bytes | None = item
     child: subprocess.Popen[bytes] | None = None
@@ -212,7 +213,7 @@ def run_command(command: str, item: bytes, keep: Callable[[], object], every_s: 
 
 
 def _start(command: str) -> "subprocess.Popen[bytes]":
-    # A process group of its own: what interrupts kestrelctl has to stop everything that the shell started.
+    # A process group of its own: an interrupt of kestrelctl has to stop everything that the shell started.
     try:
         return subprocess.Popen(["/bin/sh", "-c", command], stdin=subprocess.PIPE, process_group=0)
     except OSError as error:
@@ -220,7 +221,7 @@ def _start(command: str) -> "subprocess.Popen[bytes]":
 
 
 def _stop(child: subprocess.Popen[bytes], signal_number: int) -> None:
-    """Stop the command and all that it started: the item is about to be given to somebody else."""
+    """Stop the command and all its children: the item is about to be given to another consumer."""
     with suppress(ProcessLookupError, subprocess.TimeoutExpired):
         os.killpg(child.pid, signal_number)
         child.wait(LEAVE_S)

@@ -1,4 +1,4 @@
-"""Queues written out as lines of JSON: docs/kestrelctl.md has the format."""
+"""Export of a queue as lines of JSON; docs/kestrelctl.md describes the format."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ LOOK_BACK_BYTES: Final = 64 * 1024
 
 
 def export(api: ReaderApi, queue: str, path: str, *, resume: bool) -> int:
-    """What is in the queue into the file, "-" = stdout; how many items. Raises Failure."""
+    """Write the items of a queue to a file, "-" = stdout, and return their number. Raises Failure."""
     family = api.describe(queue)
     total = sum(one["items"] + one["open"] for one in family["readers"] if one.get("queue") == queue)
     header = {HEADER: VERSION, "queue": queue, "journal_id": family["journal_id"]}
@@ -54,7 +54,7 @@ def _open_export(path: str, *, resume: bool) -> IO[bytes]:
 
 
 def _continue(file: IO[bytes], path: str, header: dict[str, Any]) -> int:
-    """Cut off an unfinished line and go to the end; the id of the last item, 0 = there is nothing yet."""
+    """Cut off an unfinished line and go to the end; return the id of the last item, 0 = none yet."""
     if not file.readable():  # new
         return 0
     first = file.readline()
@@ -72,7 +72,7 @@ def _continue(file: IO[bytes], path: str, header: dict[str, Any]) -> int:
 
 
 def _last_line(file: IO[bytes]) -> tuple[bytes, int]:
-    """The last that is whole, and where it ends."""
+    """The last complete line and the offset of its end."""
     size = file.seek(0, os.SEEK_END)
     look_back, tail = LOOK_BACK_BYTES, b""
     while tail.count(b"\n") < 2 and len(tail) < size:

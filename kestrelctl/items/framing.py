@@ -1,4 +1,4 @@
-"""Where one item ends and the next begins, on standard output and input."""
+"""Framing of items on standard output and input: raw, lines, null, length-prefixed, JSON."""
 
 import base64
 import json
@@ -27,7 +27,7 @@ SEPARATORS: Final = {Framing.LINES: b"\n", Framing.NULL: b"\0"}
 
 
 def frame(item: bytes, framing: Framing, more: Mapping[str, object] | None = None) -> bytes:
-    """The item as it goes to standard output; JSON says what `more` there is."""
+    """The item as written to standard output; JSON includes the fields of `more`."""
     match framing:
         case Framing.RAW:
             return item
@@ -40,7 +40,7 @@ def frame(item: bytes, framing: Framing, more: Mapping[str, object] | None = Non
 
 
 def data_fields(item: bytes) -> dict[str, Cell]:
-    """`{"data": text}`, or `{"data_base64": …}` when the item is not UTF-8."""
+    """`{"data": text}`, or `{"data_base64": …}` if the item is not UTF-8."""
     try:
         return {"data": item.decode()}
     except UnicodeDecodeError:
@@ -48,7 +48,7 @@ def data_fields(item: bytes) -> dict[str, Cell]:
 
 
 def readable(data: bytes, form: OutputFormat) -> str:
-    """Bytes as a cell; of a table that a person reads, their beginning."""
+    """Bytes as the text of a cell; a table shows only their beginning."""
     text = data.decode("utf-8", "backslashreplace")
     if form == OutputFormat.TABLE:
         text = "".join(letter if letter.isprintable() else "·" for letter in text[: TEXT_LETTERS_MAX + 1])
@@ -61,9 +61,9 @@ def _json_line(fields: Mapping[str, object]) -> bytes:
 
 
 def split(chunks: Iterable[bytes], framing: Framing) -> Iterator[list[bytes]]:
-    """The items of a stream: for each chunk those it completed, so that a slow stream is not held back.
+    """Split a stream into items: for each chunk the items that it completed, so that a slow stream is not held back.
 
-    An unfinished last line is an item too. Raises Failure when a length says more than there is.
+    An unfinished last line is an item too. Raises Failure if a length exceeds the rest of the input.
     """
     if framing == Framing.LENGTH_PREFIXED:
         return _split_lengths(chunks)
@@ -108,7 +108,7 @@ def _split_lengths(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def choose(otherwise: Framing, **asked: bool) -> Framing:
-    """The one framing whose option was given. Raises Failure when several were."""
+    """The one framing whose option was given, else `otherwise`. Raises Failure if several were given."""
     chosen = [Framing[name.upper()] for name, is_on in asked.items() if is_on]
     if len(chosen) > 1:
         raise Failure(ExitCode.USAGE, f"--{chosen[0]} and --{chosen[1]} are mutually exclusive")

@@ -1,4 +1,4 @@
-"""Lines of JSON put on a queue as items. What is stored is noted beside the file, so that it can go on from there."""
+"""Import of an exported file into a queue, resumable: progress is noted in a file beside it."""
 
 import base64
 import binascii
@@ -24,7 +24,7 @@ BATCH_BYTES: Final = 4 * 1024**2
 
 
 class ImportPosition(NamedTuple):
-    """Behind an item in the file."""
+    """Position in the file behind an item."""
 
     end_bytes: int = 0
     line: int = 0
@@ -35,7 +35,7 @@ BEGINNING: Final = ImportPosition()
 
 
 def _behind(count: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Without so many bytes at the beginning."""
+    """The chunks without their first `count` bytes."""
     for chunk in chunks:
         yield chunk[count:]
         count = max(count - len(chunk), 0)
@@ -43,7 +43,7 @@ def _behind(count: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 @dataclass(slots=True)
 class Import:
-    """One file, or standard input, into a queue. What is stored is noted beside the file, as it is stored."""
+    """The import of one file, or of standard input. Items are noted beside the file once they are stored."""
 
     path: str  # "-" = stdin
     queue: str
@@ -58,7 +58,7 @@ class Import:
         return f"{self.path}.importing"
 
     def run(self, client: KestrelClient, *, resume: bool) -> None:
-        """Raises Failure; the items before it are stored."""
+        """Put the items. Raises Failure; the items before the failure are stored."""
         client.must_be_known()  # there may be nothing to put
         if self.path == "-":
             if resume:
@@ -91,7 +91,7 @@ class Import:
             raise Failure(code, failure.words + hint)
 
     def _batches(self, chunks: Iterable[bytes], advance: Advance) -> Iterator[list[PutItem]]:
-        """Whoever asks for the next has stored the one before."""
+        """Batches of items. A request for the next batch means that the one before is stored."""
         batch: list[PutItem] = []
         at, size_bytes = self._reached.end_bytes, 0
         broken: Failure | None = None
@@ -126,7 +126,7 @@ class Import:
         advance(self._reached.end_bytes - before_bytes)
 
     def _item(self, line: bytes) -> tuple[PutItem, int] | None:
-        """It and its id in the file; None = this line has none to put. Raises Failure."""
+        """The item of a line and its id in the file; None = the line has no item to put. Raises Failure."""
         fields = fields_in(line, self.path, self._line)
         if HEADER in fields:
             if fields[HEADER] != VERSION:
@@ -148,10 +148,10 @@ class Import:
             return None
         return PutItem(data, expiry_at_s(expire_ms), flags, delay_left_ms(due_at_ms)), number
 
-    # How far it is
+    # Progress
 
     def _noted(self, *, resume: bool) -> ImportPosition:
-        """Where to begin. Raises Failure where an import was broken off and nobody says what to do about it."""
+        """Position at which to begin. Raises Failure if an import was interrupted and `resume` is not set."""
         try:
             with open(self.note_path, "rb") as file:
                 note = fields_in(file.read(), self.note_path, 1)
@@ -165,7 +165,7 @@ class Import:
         return ImportPosition(*(number_in(note, key, self.note_path, 1) for key in ("bytes", "line", "id")))
 
     def _note(self, count: int) -> None:
-        """So many of the items under way are stored."""
+        """Note that the first `count` of the items under way are stored."""
         if not count:
             return
         self.stored += count
@@ -180,6 +180,6 @@ class Import:
                 os.replace(f"{self.note_path}.new", self.note_path)
 
     def _note_some(self, report: PutReport) -> None:
-        """Those of the last batch that are stored, up to the first that may not be."""
+        """Note the items of the last batch that are stored, up to the first that may not be."""
         in_order = report.answered if report.first_refused is None else report.first_refused - 1
         self._note(in_order - self.stored)

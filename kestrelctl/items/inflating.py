@@ -1,4 +1,4 @@
-"""Files as gzip and zstd have compressed them, read as what they were. They are told by their first bytes."""
+"""Decompression of gzip and zstd input, recognised by its first bytes."""
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +11,7 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 GZIP: Final = b"\x1f\x8b"
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
-# What so little holds compressed is at most 4 MiB of gzip's and 128 MiB of zstd's.
+# A piece of this size decompresses to at most 4 MiB with gzip and 128 MiB with zstd.
 PIECE_BYTES: Final = 4096
 
 
@@ -20,7 +20,7 @@ def is_compressed(start: bytes) -> bool:
 
 
 def inflated(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """The chunks, decompressed if they are compressed; several streams may follow each other. Raises Failure."""
+    """The chunks, decompressed if compressed; several streams may follow each other. Raises Failure."""
     rest = iter(chunks)
     first = next(rest, b"")
     if not is_compressed(first):
@@ -44,7 +44,7 @@ def inflated(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 def _zstd(name: str) -> tuple[Callable[[], Any], type[Exception]]:
-    """What makes a decompressor, and what that raises. Raises Failure where Python has none."""
+    """A function that makes a decompressor, and the exception that it raises. Raises Failure if Python has no zstd."""
     try:
         module = import_module("compression.zstd")  # from Python 3.14 on
         return module.ZstdDecompressor, module.ZstdError

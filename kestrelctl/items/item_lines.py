@@ -1,4 +1,4 @@
-"""The lines of an export: JSON objects, the first says of which journal they are, the others are items."""
+"""Lines of an export file: a JSON object that names the journal, then an object for each item."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def line_of(fields: dict[str, Any]) -> bytes:
 
 
 def fields_in(line: bytes, path: str, number: int) -> dict[str, Any]:
-    """`number` is where it is in the file. Raises Failure."""
+    """The fields of a line, the `number`th of the file. Raises Failure."""
     try:
         fields = json.loads(line)
     except ValueError as error:
@@ -28,7 +28,7 @@ def fields_in(line: bytes, path: str, number: int) -> dict[str, Any]:
 
 
 def number_in(fields: dict[str, Any], key: str, path: str, line: int) -> int:
-    """0 = there is none. Raises Failure."""
+    """The number in a field, 0 if there is none. Raises Failure."""
     value = fields.get(key, 0)
     if type(value) is not int or value < 0 or (key == "flags" and value > FLAGS_MAX):
         raise Failure(ExitCode.CORRUPT, f"{path}: line {line}: {key} is {value!r}")
@@ -37,7 +37,7 @@ def number_in(fields: dict[str, Any], key: str, path: str, line: int) -> int:
 
 @contextmanager
 def failing_to(do: str) -> Iterator[None]:
-    """Raises Failure for what the system refuses."""
+    """Turn an OSError into a Failure."""
     try:
         yield
     except OSError as error:

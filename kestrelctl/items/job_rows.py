@@ -1,4 +1,4 @@
-"""Jobs and their queues as rows, in the words that -o json has."""
+"""Jobs and their queues as rows, with the field names of -o json."""
 
 import os
 from collections.abc import Mapping
@@ -20,18 +20,18 @@ Row = dict[str, Cell]
 
 
 def fetched_row(job: Job, layout: Layout) -> Row:
-    """A job that was handed out."""
+    """Row of a job that was delivered."""
     counters = {"nacks": job.nacks, "additional-deliveries": job.additional_deliveries}
     return shown_record({"id": job.id, "queue": job.queue, **counters, "body": job.body}, layout)
 
 
 def peeked_row(job: Job, layout: Layout, more: Mapping[str, Shown]) -> Row:
-    """A job that was looked at, of which nobody has said how often it was delivered."""
+    """Row of a job that was only looked at: the reply has no delivery counters."""
     return shown_record({"id": job.id, "queue": job.queue, **more, "body": job.body}, layout)
 
 
 def shown_record(fields: Mapping[str, Shown], layout: Layout) -> Row:
-    """Fields of a reply; those without a value are left out. `body` is escaped, or is `body_base64` of an object."""
+    """Fields of a reply without those that are None. `body` is escaped, or `body_base64` in JSON and YAML."""
     form = layout.form or default_format()
     row: Row = {}
     for field, value in fields.items():
@@ -48,13 +48,13 @@ def shown_record(fields: Mapping[str, Shown], layout: Layout) -> Row:
 
 
 def _escaped(data: bytes, form: OutputFormat) -> str:
-    """Nothing of it is a terminal's command. Tabs and line ends are escaped with the row."""
+    """Text with control characters escaped for a terminal; tabs and line ends are escaped later, with the row."""
     text = readable(data, form)
     return "".join([one if one.isprintable() or one in "\t\r\n" else f"\\x{ord(one):02x}" for one in text])
 
 
 def queue_row(figures: Mapping[str, Shown], layout: Layout) -> Row:
-    """Of a queue: the name first, as other verbs call it, and `queued` in the place of `len`."""
+    """Row of a queue: the name first, as `queue`, and the length as `queued`."""
     left_out = ("name", "len", "import-from", "import-rate")
     named = {"queue": figures["name"], **{key: value for key, value in figures.items() if key not in left_out}}
     return shown_record(named, layout)

@@ -1,4 +1,4 @@
-"""Jobs for a command of the shell: acknowledged when it succeeds, given back when it fails."""
+"""Jobs processed by a shell command: acknowledged if it succeeds, given back if it fails."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def work_on(client: "JobsClient", job: "Job", command: str) -> None:
-    """Run `command` with the job's body, while WORKING keeps the job. Raises Failure when it fails."""
+    """Run `command` with the job's body, while WORKING keeps the job. Raises Failure if it fails."""
 
     def keep() -> float | None:
         try:
             return beat_after_s(client.ask_on_any(commands.working(job)))
-        except Failure:  # half of its TTL is over, or it shows in the end
+        except Failure:  # half of its TTL is over; any other failure shows when the job is acknowledged
             return None
 
     try:

@@ -1,4 +1,4 @@
-"""Items as rows, and those that come as they come: reading a queue without taking anything from it."""
+"""Items as rows, and a queue followed as items are put: nothing here takes items."""
 
 import re
 import time
@@ -38,19 +38,19 @@ COLUMNS_OF: Final = {
     "retrying": ["id", "add_ms", "due_at_ms", "left_ms", "attempts", "bytes", "flags", "text", "failure_reason"],
     "leased": ["id", "client", "since_at_ms", "until_at_ms", "left_ms", "attempts", "bytes", "flags", "text"],
 }
-# How often to look whether anybody still reads what we write.
+# Interval at which to check that standard output still has a reader.
 LOOK_MS: Final = 2000
 
 Row = dict[str, Cell]
 
 
 def matching(items: Iterable[Item], pattern: re.Pattern[bytes] | None) -> Iterator[Item]:
-    """Those in whose data the pattern is found; None = all."""
+    """The items in whose data the pattern is found; None = all."""
     return (item for item in items if pattern is None or pattern.search(item.data))
 
 
 def write_items(items: Iterator[Item], layout: Layout, columns: Sequence[str] = COLUMNS) -> int:
-    """A row for each; how many there were."""
+    """Write a row for each item and return their number."""
     form = layout.form or default_format()
     now_ms = time.time_ns() // 1_000_000
     blank: Row = dict.fromkeys(columns, "")
@@ -59,7 +59,7 @@ def write_items(items: Iterator[Item], layout: Layout, columns: Sequence[str] = 
 
 
 def details(item: Item) -> Row:
-    """What is known beside its data. Without an expiry there is no `expire_ms`."""
+    """Fields of an item beside its data. `expire_ms` is absent if the item has no expiry."""
     row: Row = {"id": item.id, "add_ms": item.add_ms}
     if item.expire_ms:
         row["expire_ms"] = item.expire_ms
@@ -82,11 +82,11 @@ def _as_row(item: Item, now_ms: int, form: OutputFormat) -> Row:
     return {**details(item), **_ages(item, now_ms), **shown}
 
 
-# As they come
+# Following a queue
 
 
 def last_of(api: ReaderApi, queue: str, number: int) -> tuple[int, int, list[Item]]:
-    """The journal's id, the id of the next item to come, and the last items put, taken or not, that are there still.
+    """The journal's id, the id that the next put gets, and the last items put that still exist, taken or not.
 
     Raises Failure.
     """
@@ -110,7 +110,7 @@ def last_of(api: ReaderApi, queue: str, number: int) -> tuple[int, int, list[Ite
 
 
 def follow(api: ReaderApi, queue: str, journal_id: int, first: int) -> Iterator[list[Item]]:
-    """All items from an id on, as they are put; [] now and then when there are none. Raises Failure."""
+    """Yield items from the id `first` on as they are put; [] every LOOK_MS if there are none. Raises Failure."""
     while True:
         try:
             page = api.page(queue, {"first": first, "journal_id": journal_id}, wait_ms=LOOK_MS)
@@ -129,7 +129,7 @@ def _deleted(queue: str) -> Failure:
 
 
 def write_framed(items: Iterable[Item], framing: Framing) -> None:
-    """Together. Raises Failure when nobody reads them any more."""
+    """Write the items in one piece. Raises Failure if the reader of stdout has gone."""
     data = b"".join(frame(item.data, framing, details(item)) for item in items)
     if data:
         write_data(data)

@@ -1,4 +1,4 @@
-"""Items from one queue to another, on the same server or elsewhere."""
+"""Moves and copies of items from one queue to another, on the same server or elsewhere."""
 
 import os
 import re
@@ -24,7 +24,7 @@ Pattern = re.Pattern[bytes] | None
 
 
 class Pace:
-    """Holds back whoever is faster than so many a second; 0 = nobody."""
+    """Limits a rate to `per_s` a second by sleeping; 0 = no limit."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s = per_s
@@ -32,7 +32,7 @@ class Pace:
         self._count = 0
 
     def wait(self, count: int = 1) -> None:
-        """Before so many more."""
+        """Sleep until `count` more are within the rate."""
         if self._per_s:
             ahead_s = self._count / self._per_s - (time.monotonic() - self._started_s)
             if ahead_s > 0:
@@ -41,7 +41,7 @@ class Pace:
 
     @property
     def batch_items(self) -> int:
-        """So many at a time are still even."""
+        """Largest batch that keeps the rate even."""
         return max(1, min(BATCH_ITEMS, int(self._per_s / PACES_A_SECOND))) if self._per_s else BATCH_ITEMS
 
 
@@ -49,7 +49,7 @@ class Pace:
 
 
 def to_put(items: Iterable[Item]) -> Iterator[PutItem]:
-    """All but those that have expired: nobody would get them."""
+    """Items to put. Expired ones are left out, because no client would get them."""
     return (
         PutItem(item.data, expiry_at_s(item.expire_ms), item.flags, delay_left_ms(int(item.known.get("due_at_ms", 0))))
         for item in items
@@ -58,7 +58,7 @@ def to_put(items: Iterable[Item]) -> Iterator[PutItem]:
 
 
 def put_paced(client: KestrelClient, queue: str, items: Iterator[PutItem], pace: Pace) -> int:
-    """In order; how many are stored. Raises Failure when one is refused."""
+    """Put items in order and return the number stored. Raises Failure if one is refused."""
 
     def batches() -> Iterator[list[PutItem]]:
         while batch := list(islice(items, pace.batch_items)):
@@ -75,7 +75,7 @@ def put_paced(client: KestrelClient, queue: str, items: Iterator[PutItem], pace:
 
 
 class Expiries:
-    """When items expire, which a get does not say: asked for by their ids, many at a time. Raises Failure."""
+    """Expiry times of items, which a get does not report: read by id, many at a time. Raises Failure."""
 
     def __init__(self, api: ReaderApi, queue: str) -> None:
         self._api = api
@@ -86,7 +86,7 @@ class Expiries:
             raise NotReadable(f"{queue} has no journal: it is kept in memory only")
 
     def of(self, number: int) -> int:
-        """Milliseconds since 1970; 0 = never. Raises Failure."""
+        """Expiry of an item, ms since 1970; 0 = never. Raises Failure."""
         if number not in self._known:
             try:
                 page = self._api.page(self._queue, {"first": number, "journal_id": self._journal_id})
@@ -97,7 +97,7 @@ class Expiries:
 
 
 class ItemMover:
-    """Out of `source`, where each connection holds one item open, into `queue` of `target`."""
+    """Moves items from `source`, where each connection holds one item open, to `queue` of `target`."""
 
     def __init__(
         self,
@@ -113,12 +113,12 @@ class ItemMover:
         self._target = target
         self._queue = os.fsencode(queue)
         self._expiries = expiries
-        self._holding: list[KestrelClient] = []  # in the order of what they hold
+        self._holding: list[KestrelClient] = []  # in the order of the items that they hold
 
     def run(self, pattern: Pattern, limit: int | None, pace: Pace) -> None:
-        """Until the queue is empty or `limit` items are moved. Items that do not match return to their places.
+        """Move items until the queue is empty or `limit` items are moved. Others return to their places.
 
-        Raises Failure: then what is open has returned, too.
+        Raises Failure, after which open items have returned, too.
         """
         client, is_stored = self._connect(), False
         try:
@@ -153,7 +153,7 @@ class ItemMover:
             raise explain(report, report.failure)
 
     def _give_back(self) -> None:
-        """The last first: each becomes the head."""
+        """Abort the open reads, the last one first, because each becomes the head."""
         while self._holding:
             with suppress(Failure):
                 self._holding.pop().abort_read(self._source)

@@ -1,4 +1,4 @@
-"""Putting items: where they come from, when they expire, and what to say when not all of them were stored."""
+"""Puts: sources of data, batches, expiries, and the report if some items were not stored."""
 
 import os
 import time
@@ -13,7 +13,7 @@ from kestreld.client.items import EXPIRY_RELATIVE_S_MAX
 
 @dataclass(slots=True)
 class PutReport:
-    """What became of the items handed to `put_many`."""
+    """Counts and failures of the items given to `put_many` or `put_items`."""
 
     sent: int = 0
     stored: int = 0
@@ -23,11 +23,11 @@ class PutReport:
 
     @property
     def first_refused(self) -> int | None:
-        """Its number; None = none was refused."""
+        """Number of the first refused item; None = none was refused."""
         return self.refused[0] if self.refused else None
 
     def note(self, failure: Failure | None) -> None:
-        """Count one answer: None = stored."""
+        """Count one reply: None = stored."""
         self.answered += 1
         if failure is None:
             self.stored += 1
@@ -37,9 +37,9 @@ class PutReport:
 
 
 def open_source(data: str | None, *, is_literal: bool = False) -> Iterable[bytes]:
-    """The bytes of put's DATA: text, `-` or None for stdin, `@FILE`; only text if it `is_literal`.
+    """The bytes of put's DATA: text, `-` or None for stdin, `@FILE`; always text if `is_literal`.
 
-    Raises Failure if a person gave none.
+    Raises Failure if there is no DATA and stdin is a terminal.
     """
     if data is None and is_terminal(STDIN):
         raise Failure(ExitCode.USAGE, "nothing to put: specify DATA, @FILE or -, or use a pipe")
@@ -66,7 +66,7 @@ def _read_file(path: str) -> Iterator[bytes]:
 
 
 def to_batches(chunks: Iterable[bytes], framing: Framing) -> Iterator[list[bytes]]:
-    """The items, a few at a time as they are read. Raw: all there is to read is one item."""
+    """The items, a few at a time as they are read. Raw: the whole input is one item."""
     if framing == Framing.RAW:
         yield [b"".join(chunks)]
     else:
@@ -74,7 +74,7 @@ def to_batches(chunks: Iterable[bytes], framing: Framing) -> Iterator[list[bytes
 
 
 def expiry_s(expire_ms: int | None) -> int:
-    """The expiry that the wire wants, in seconds. None or 0 = never."""
+    """The expiry as the protocol has it, in seconds. None or 0 = never."""
     if not expire_ms:
         return 0
     from_now_s = -(-expire_ms // 1000)  # up: 0 would mean never
@@ -82,17 +82,17 @@ def expiry_s(expire_ms: int | None) -> int:
 
 
 def expiry_at_s(expire_ms: int) -> int:
-    """The same for a time in milliseconds since 1970; 0 = never. The wire has whole seconds: rounded up."""
+    """An expiry in ms since 1970 in seconds, rounded up; 0 = never."""
     return -(-expire_ms // 1000)
 
 
 def delay_left_ms(due_at_ms: int) -> int:
-    """The delay of an item that is due at a time since 1970; 0 = it is due, or was put without."""
+    """Delay left until `due_at_ms` since 1970; 0 = none, or due already."""
     return max(due_at_ms - time.time_ns() // 1_000_000, 0) if due_at_ms else 0
 
 
 def explain(report: PutReport, failure: Failure) -> Failure:
-    """The failure of a put, with what became of the other items."""
+    """The failure of a put, with the counts of items stored and unknown."""
     unknown = report.sent - report.answered
     words = failure.words
     if report.sent > 1 and report.first_refused is not None:

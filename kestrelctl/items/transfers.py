@@ -1,4 +1,4 @@
-"""What `move` and `copy` do: on each server of a context for itself, or from all of them to another."""
+"""The work of `move` and `copy`: on each server of a context separately, or from all of them to another server."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from kestrelctl.shell.output import remark
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What the command line says."""
+    """The arguments of `move` or `copy`."""
 
     way: Way
     timeout_ms: int
@@ -29,7 +29,7 @@ class Transfer:
     rate_s: float  # 0 = as fast as it goes
 
     def servers(self) -> Iterator[tuple[str, str]]:
-        """From where to where. Raises Failure for a queue onto itself."""
+        """Pairs of source and target server. Raises Failure for a queue onto itself."""
         if self.source == self.target and self.stays_there:
             raise Failure(ExitCode.USAGE, f"source and destination are the same: {self.source}")
         return ((address, self.to or address) for address in self.way.servers)
@@ -53,7 +53,7 @@ class Transfer:
 
 
 def copy_all(transfer: Transfer) -> int:
-    """How many items there were. Raises Failure."""
+    """Copy the items and return their number. Raises Failure."""
     pace, copied = Pace(transfer.rate_s), 0
     for address, to in transfer.servers():
         found = matching(transfer.reader(address).waiting(transfer.source), transfer.match)
@@ -63,7 +63,7 @@ def copy_all(transfer: Transfer) -> int:
 
 
 def move_all(transfer: Transfer) -> int:
-    """How many items there were. Raises Failure."""
+    """Move the items and return their number. Raises Failure."""
     if transfer.source.startswith(f"{transfer.target}+") and transfer.stays_there:
         raise Failure(
             ExitCode.USAGE, f"would loop: items put on {transfer.target} are also delivered to {transfer.source}"

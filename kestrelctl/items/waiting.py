@@ -1,4 +1,4 @@
-"""Waiting for a queue to hold so many items."""
+"""Waiting until a queue holds a given number of items."""
 
 import operator
 import re
@@ -25,15 +25,15 @@ _COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """What is waited for."""
+    """A condition on the number of items in a queue."""
 
     sign: str
     items: int
-    counts_open_reads: bool = False  # what a worker holds is waited for, too
+    counts_open_reads: bool = False  # open reads count as items
 
     @classmethod
     def parse(cls, words: str) -> Self:
-        """`100` and `>=100`, `>100`, `=100`, `<=100`, `<100`. Raises ValueError."""
+        """Parse `100` or `>=100`, `>100`, `=100`, `<=100`, `<100`. Raises ValueError."""
         found = re.fullmatch(r"([<>]?=?)(\d{1,18})", words)
         if found is None:
             raise ValueError(f"{words!r} is not a number of items: write 100, '<100' or '=0'")
@@ -56,7 +56,7 @@ def wait_for(
     interval_ms: int,
     missing_ok: bool,
 ) -> int:
-    """Look until it is so; how many items there are then. `limit_ms` None = forever. Raises Failure."""
+    """Poll until the condition is met; return the number of items then. `limit_ms` None = forever. Raises Failure."""
     until_s = None if limit_ms is None else time.monotonic() + limit_ms / 1000
     while True:
         found = cluster.items_of(queue)
