@@ -1,1 +1,1 @@
-"""Journals on disk, read without their server: what they hold, what they held, and whether they are whole."""
+"""Journals on disk, read without their server: contents, history, verification, repair, migration and replay."""

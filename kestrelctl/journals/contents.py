@@ -1,4 +1,4 @@
-"""The items of a spool, an archive, a journal's folder or a file, by queue: those that wait, or all there are."""
+"""Items of a spool, an archive, a journal's folder or a file, by queue: waiting ones or all on disk."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ from kestreld.journal.verify import FOLDER_SUFFIX, archived_folders, journal_fol
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """`item_id` is 0 in Kestrel's files, which have none."""
+    """An item read from disk. `item_id` is 0 in Kestrel's files, which have no ids."""
 
     item_id: int
     add_at_ms: int
@@ -41,7 +41,7 @@ class Queue:
 
 
 class Contents:
-    """What lies under a path, by queue. `everything`: what was delivered, too. Raises Failure."""
+    """The queues under a path with their items; `everything`: delivered items, too. Raises Failure."""
 
     def __init__(self, path: str, *, everything: bool, with_values: bool, now_ms: int) -> None:
         self.queues: dict[str, Queue] = {}
@@ -95,7 +95,7 @@ class Contents:
                     queue.items.append(self._item(record))
 
     def _put_all(self, files: Iterable[JournalFile]) -> None:
-        """Whatever was put on a family, whoever it was for."""
+        """Add every item that was put on a family, for any of its readers."""
         seen: dict[tuple[str, int], set[int]] = {}
         for file in files:
             queue = self.queues.setdefault(shown(file.queue), Queue(file.journal_id or 0))
@@ -121,7 +121,7 @@ class Contents:
 
 
 class _Within:
-    """Whether ids, which are asked for in rising order, are in ranges that are in order."""
+    """Membership of ids, asked for in ascending order, in sorted ranges."""
 
     def __init__(self, ranges: list[records.Range]) -> None:
         self._ranges = ranges
@@ -134,7 +134,7 @@ class _Within:
 
 
 def _puts(segments: Iterable[tuple[str, int | None]]) -> Iterator[bytes]:
-    """The PUT records of segments, up to so many bytes of each."""
+    """The PUT records of segments, each read up to the given end."""
     for path, end in segments:
         for found in segment_records(FileLayer(), path, end):
             if found is not None and found[0] == records.Type.PUT:

@@ -1,4 +1,4 @@
-"""How the items of two places differ: which are in one only, which are not the same, which come in another order."""
+"""Differences between the items of two queues: missing, changed or reordered ones."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,10 @@ class Difference:
 
 
 def differences(a: Queue, b: Queue) -> list[Difference]:
-    """In the order of A, then what only B has. Items are the same by id in two copies of one journal, else by data."""
+    """Differences in the order of A, then the items that only B has.
+
+    Items are matched by id in two copies of one journal, else by data.
+    """
     by_id = a.journal_id == b.journal_id != 0
     partners = _partners(a.items, b.items, by_id=by_id)
     in_order = _longest_rising([at for at in partners if at is not None])
@@ -42,7 +45,7 @@ def _content(item: Item) -> tuple[object, ...]:
 
 
 def _partners(a: Sequence[Item], b: Sequence[Item], *, by_id: bool) -> list[int | None]:
-    """For each item of A the place of its like in B: of several alike the first with the first, and so on."""
+    """For each item of A the index of its counterpart in B; equal items are matched in order."""
     places: dict[object, list[int]] = {}
     for at in range(len(b) - 1, -1, -1):
         places.setdefault(b[at].item_id if by_id else b[at].digest, []).append(at)
@@ -54,8 +57,8 @@ def _partners(a: Sequence[Item], b: Sequence[Item], *, by_id: bool) -> list[int 
 
 
 def _longest_rising(places: Sequence[int]) -> set[int]:
-    """The most of these that stand in order: whatever is not among them has been moved."""
-    ends: list[int] = []  # the lowest place with which a run of each length ends
+    """The longest ascending subsequence of `places`: all others have been moved."""
+    ends: list[int] = []  # by length of a run, the lowest place that ends one
     before: dict[int, int | None] = {}
     for place in places:
         at = bisect_left(ends, place)

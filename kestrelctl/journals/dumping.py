@@ -1,4 +1,4 @@
-"""The records of journal files as rows: where each stands, what it says, and whether its checksum is right."""
+"""Records of journal files as rows: offset, contents, and the state of the checksum."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -30,14 +30,14 @@ Row = dict[str, Cell]
 
 
 class Dump:
-    """Rows of a file, or of all segments of a queue; whether any of it `is_damaged` shows when they have been read."""
+    """Rows of a file or of all segments of a queue. `is_damaged` is final once all rows have been read."""
 
     def __init__(self, *, with_values: bool) -> None:
         self._with_values = with_values
         self.is_damaged = False
 
     def of(self, source: str, place: JournalLocation | None) -> Iterator[Row]:
-        """`source` is a file where there is one of that name, else a queue in the place. Raises Failure."""
+        """Rows of `source`: the file of that name if there is one, else the queue in `place`. Raises Failure."""
         if os.path.isfile(source):
             with replaying(source):
                 yield from self._file(source, is_newest=True)
@@ -182,7 +182,7 @@ class Dump:
 
 
 class _Names:
-    """What the numbers of readers mean, as far as the records have said."""
+    """Names of readers by number, as learned from the records read so far."""
 
     def __init__(self, family: str) -> None:
         self._family = family
@@ -218,7 +218,7 @@ def written_ranges(ranges: Iterable[records.Range]) -> str:
 
 
 def for_people(rows: Iterable[Row]) -> Iterator[Row]:
-    """With a time that can be read, and all that has no column of its own in `words`."""
+    """Rows with a readable time, and with all fields without a column in `words`."""
     for row in rows:
         words = " ".join(f"{name}={value}" for name, value in row.items() if name not in (*COLUMNS, "at_ms"))
         at_ms = row.get("at_ms")

@@ -1,4 +1,4 @@
-"""What happened to one queue, in the order of its journal: how much it held, what came and what went."""
+"""The history of one queue as events in journal order: items put, held, returned and gone."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +15,8 @@ from kestreld.journal.segment import Header, decode_header
 
 @dataclass(slots=True)
 class Begun:
-    """A segment begins, or the queue itself: what the queue holds, what is held back among it, and its reader; None =
-    there is no such queue.
+    """Start of a segment or of the queue: the queue's reader with its counts, held items included; None = no such
+    queue.
     """
 
     at_ms: int
@@ -25,9 +25,7 @@ class Begun:
 
 @dataclass(slots=True)
 class Came:
-    """An item was put. `record` is its PUT, `origin` says where it was before, `due_at_ms` when it was put for; 0 = at
-    once.
-    """
+    """An item was put: its PUT record, the queue it came from, if any, and its due time; 0 = at once."""
 
     item_id: int
     at_ms: int
@@ -38,7 +36,7 @@ class Came:
 
 @dataclass(slots=True)
 class Gone:
-    """Items left, for one reason, in one commit."""
+    """Items left the queue in one commit, for one reason."""
 
     at_ms: int
     reason: records.Reason
@@ -49,7 +47,7 @@ class Gone:
 
 @dataclass(slots=True)
 class Held:
-    """An item, put before or with this, is not delivered before its due time."""
+    """An item, put earlier or in the same commit, is not delivered before its due time."""
 
     at_ms: int
     due: records.Due
@@ -57,7 +55,7 @@ class Held:
 
 @dataclass(slots=True)
 class Returned:
-    """An open read came back, for the `times`th time."""
+    """An open read was returned, for the `times`th time."""
 
     item_id: int
     at_ms: int
@@ -68,12 +66,12 @@ Event = Begun | Came | Gone | Held | Returned
 
 
 def child_of(name: str) -> str:
-    """The name of a queue's reader on the journal of its family."""
+    """Name of a queue's reader on the journal of its family."""
     return name.partition("+")[2]
 
 
 def header_of(file: JournalFile) -> Header:
-    """Raises JournalCorrupt, OSError."""
+    """Header of a segment. Raises JournalCorrupt, OSError."""
     files = FileLayer()
     fd = files.open_read(file.path)
     try:
@@ -87,7 +85,7 @@ def header_of(file: JournalFile) -> Header:
 
 
 def _records(file: JournalFile) -> Iterator[tuple[int, bytes]]:
-    """Type and record; what a start would cut off the live segment's end is left out."""
+    """Types and records, without the end of the live segment that a start would cut off."""
     is_synced = False
     try:
         for found in segment_records(FileLayer(), file.path, file.end):
@@ -101,9 +99,9 @@ def _records(file: JournalFile) -> Iterator[tuple[int, bytes]]:
 
 
 def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
-    """What a segment says of the reader `label` ("" is the queue itself), Begun first.
+    """Events of a segment for the reader `label` ("" is the queue itself), Begun first.
 
-    Items that a compacted one repeats have Came too. Raises JournalCorrupt, OSError.
+    A compacted segment has Came for the items that it repeats. Raises JournalCorrupt, OSError.
     """
     number: int | None = None
     at_id = 0
@@ -113,7 +111,7 @@ def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
     later: dict[int, int] = {}
     last_id = 0
     for record_type, record in _records(file):
-        if record_type == records.Type.ORIGIN:  # before its PUT, but behind it where the PUT was copied
+        if record_type == records.Type.ORIGIN:  # before its PUT, but after it if the PUT was copied
             origin = records.read_origin(record[records.FRAME_BYTES :])
             if came is not None and came.item_id == origin.item_id:
                 came.origin = origin
@@ -167,25 +165,25 @@ def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
 
 
 def _is_of_put(due: records.Due, came: Came, header: Header) -> bool:
-    """Whether a DUE behind a PUT was copied with it; else the item was given back."""
+    """True if a DUE after a PUT was copied with the PUT; False if the item was given back."""
     is_copied = bool(header.replaced) or due.at_ms == came.at_ms
     return is_copied and due.why == records.Why.DELAYED and due.item_id == came.item_id
 
 
 def is_compacted(file: JournalFile) -> bool:
-    """Whether a segment only repeats items of others. Raises JournalCorrupt, OSError."""
+    """True if a segment only repeats items of others. Raises JournalCorrupt, OSError."""
     return bool(header_of(file).replaced)
 
 
 def events(files: Sequence[JournalFile], label: str) -> Iterator[Event]:
-    """Those of all segments that are no repetition, in order. Raises JournalCorrupt, OSError."""
+    """Events of all segments in order, compacted segments excepted. Raises JournalCorrupt, OSError."""
     for file in files:
         if not is_compacted(file):
             yield from segment_events(file, label)
 
 
 def items(files: Sequence[JournalFile], label: str) -> Iterator[Came]:
-    """Every item that is on the disk, once. Raises JournalCorrupt, OSError."""
+    """Every item on the disk, once. Raises JournalCorrupt, OSError."""
     by_path = {file.path: file for file in files}
     for file in files:
         came: Iterator[Came] = (event for event in segment_events(file, label) if isinstance(event, Came))

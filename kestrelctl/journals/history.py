@@ -1,4 +1,4 @@
-"""How many items a queue held over time, and what came and went meanwhile, from its journal."""
+"""Number of items of a queue over time, and the items put, taken and dropped per step, from its journal."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ _NAMES: Final = {
 
 @dataclass(slots=True)
 class Point:
-    """A step of time: what the queue held at its end, and at most, and what happened in it."""
+    """A step of time: the queue's items and bytes at its end, and the counts within it."""
 
     at_ms: int  # its end
     items: int
@@ -58,7 +58,7 @@ class Point:
 
 @dataclass(slots=True)
 class Change:
-    """What a queue holds from a moment on; which count rose, "" for none, and by how much."""
+    """A queue's size from a moment on, and the count that rose: `name` "" = none."""
 
     at_ms: int
     items: int
@@ -70,7 +70,7 @@ class Change:
 def history(
     place: JournalLocation, queue: str, since_ms: int | None, until_ms: int, step_ms: int | None
 ) -> list[Point]:
-    """A point for each step from `since_ms` (None: as far back as the journal goes) to `until_ms`. Raises Failure."""
+    """A point for each step from `since_ms`, None = the start of the journal, to `until_ms`. Raises Failure."""
     with replaying(str(place)):
         changes = _changes(events(place.segments(queue), child_of(queue)))
         first = next(changes, None)
@@ -87,7 +87,7 @@ def history(
 
 
 def _changes(happened: Iterable[Event]) -> Iterator[Change]:
-    """Times never go back: an item that was imported came when it was."""
+    """Changes in order. Times never decrease: an imported item counts at the time of its import."""
     at_ms = items = data_bytes = 0
     for event in happened:
         at_ms = max(at_ms, event.at_ms)
@@ -107,7 +107,7 @@ def _changes(happened: Iterable[Event]) -> Iterator[Change]:
 
 
 def _points(held: Change, changes: Iterator[Change], first_ms: int, until_ms: int, step_ms: int) -> Iterator[Point]:
-    """Steps end where the clock shows a multiple of them, the last one at `until_ms`."""
+    """Steps end at multiples of `step_ms`, the last one at `until_ms`."""
     coming = next(changes, None)
     while coming is not None and coming.at_ms < first_ms:
         held, coming = coming, next(changes, None)
@@ -137,7 +137,7 @@ def rows(points: Sequence[Point]) -> list[dict[str, Cell]]:
 
 
 def sparkline(points: Sequence[Point], width: int = 80) -> str:
-    """The items over time in at most so many characters, of several points the highest."""
+    """The items over time in at most `width` characters, each the highest of its points."""
     count = min(width, len(points))
     heights = [
         max(point.items for point in points[at * len(points) // count : (at + 1) * len(points) // count])

@@ -1,4 +1,4 @@
-"""The records of the job log as rows, as `dumping` has those of a queue's journal."""
+"""Records of the job log as rows, in the form that `dumping` gives those of a queue's journal."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -17,7 +17,7 @@ OK: Final = "ok"
 
 
 def job_rows(path: str, buffer: bytes, bad: Callable[[str], str], *, with_values: bool) -> Iterator[Row]:
-    """The header and every record. `bad` makes a cell of what is wrong, and remembers that something is."""
+    """The header and every record. `bad` makes the cell for a fault and notes the damage."""
     row: Row = {"offset": 0, "type": "HEADER", "bytes": HEADER_BYTES}
     try:
         header = decode_job_header(buffer, path)

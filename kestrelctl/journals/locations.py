@@ -1,6 +1,6 @@
-"""Where journals lie: the folders of a queue in a spool and in an archive, and the segments in them, in order.
+"""Locations of journals: a queue's folders in a spool and an archive, and their segments in order.
 
-Which of them count, and how much of each, `kestreld.journal.discovery` knows.
+`kestreld.journal.discovery` decides which segments count, and how much of each.
 """
 
 import os
@@ -27,7 +27,7 @@ class JournalLocation:
 
     @classmethod
     def of(cls, spool: str | None, archive: str | None) -> "JournalLocation":
-        """What the command line names; without any, what kestreld's configuration names. Raises Failure."""
+        """The folders of the command line, or else those of kestreld's configuration. Raises Failure."""
         for folder in (spool, archive):
             if folder is not None and not os.path.isdir(folder):
                 raise Failure(ExitCode.NO_INPUT, f"{folder}: no such folder")
@@ -47,9 +47,9 @@ class JournalLocation:
         return " and ".join(folder for folder in (self.spool, self.archive) if folder is not None)
 
     def segments(self, queue: str) -> list[JournalFile]:
-        """The segments with the items of a queue, oldest first: of each journal it had, those that count.
+        """The segments that count of each journal the queue has had, oldest first.
 
-        Raises Failure when there are none, or the name is none.
+        Raises Failure if there are none or the name is invalid.
         """
         name = checked_name(queue)
         files = FileLayer()
@@ -66,7 +66,7 @@ class JournalLocation:
 
 
 def checked_name(queue: str) -> str:
-    """A queue's name as it is on the disk. Raises Failure when no queue can have it."""
+    """A queue's name as on disk. Raises Failure if it is not a valid name."""
     name = on_disk(queue)
     if problem := queue_name_problem(name):
         raise Failure(ExitCode.USAGE, f"{queue!r}: {problem}")
@@ -74,7 +74,7 @@ def checked_name(queue: str) -> str:
 
 
 def folder_of(spool: str, queue: str) -> str:
-    """The folder of a queue's journal in a spool. Raises Failure when there is none."""
+    """The folder of a queue's journal in a spool. Raises Failure if there is none."""
     folder = f"{spool}/{encode_queue_name(checked_name(queue).partition('+')[0])}.journal"
     if not os.path.isdir(folder):
         raise no_journal(spool, queue)
@@ -87,7 +87,7 @@ def no_journal(place: str, queue: str) -> Failure:
 
 @contextmanager
 def replaying(what: str) -> Iterator[None]:
-    """Damage, and a running server that lets a segment go, are Failures."""
+    """Turn damage, and files that a running server deletes meanwhile, into Failures."""
     try:
         with reading(what):
             yield

@@ -1,4 +1,4 @@
-"""Kestrel's files into a stopped spool or into a running server, and a stopped spool back into Kestrel's files."""
+"""Migration: Kestrel's files into a stopped spool or a running server, and a stopped spool to Kestrel's files."""
 
 import os
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ Rows = list[dict[str, Cell]]
 
 
 def import_offline(path: str, spool: str) -> tuple[Rows, ExitCode]:
-    """Bring a Kestrel spool, or the family of one file, into the spool of a stopped server; a row for each queue."""
+    """Import a Kestrel spool, or the family of one file, into the spool of a stopped server; a row for each queue."""
     source, queue = _locate(path)
     rows: Rows = []
     code = ExitCode.OK
@@ -81,7 +81,7 @@ def _batches(items: list[KestrelItem]) -> Iterator[list[PutItem]]:
 
 
 def export(spool: str, queue: str | None, folder: str) -> tuple[Rows, ExitCode]:
-    """Write the queues of a stopped server's spool as Kestrel's files; a row for each."""
+    """Write the queues of a stopped server's spool as Kestrel's files; a row for each queue."""
     if not os.path.isdir(spool):
         raise Failure(ExitCode.NO_INPUT, f"{spool}: no such folder")
     if os.path.realpath(spool) == os.path.realpath(folder):
@@ -112,14 +112,14 @@ def export(spool: str, queue: str | None, folder: str) -> tuple[Rows, ExitCode]:
 
 
 def _unread(unread: list[Unread]) -> dict[str, Cell]:
-    """The cell that counts what could not be read; stderr says where it is."""
+    """The cell with the number of unreadable bytes, whose positions go to stderr."""
     for one in unread:
         say(unread_words(one))
     return {"unread_bytes": sum(one.size_bytes for one in unread)}
 
 
 def _locate(path: str) -> tuple[str, str | None]:
-    """The folder to read, and the queue if `path` is a file of one. Raises Failure."""
+    """The folder to read, and the queue if `path` is the file of one. Raises Failure."""
     if os.path.isdir(path):
         return os.path.realpath(path), None
     if not os.path.exists(path):
@@ -143,6 +143,6 @@ def _failing_to(do: str) -> Iterator[None]:
                 code = ExitCode.NO_INPUT
             case _:
                 code = ExitCode.IO
-        # Those that kestreld raises itself have no number, but words.
+        # OSErrors that kestreld raises itself have a message, but no errno.
         reason = f"{error.filename or ''}: {(error.strerror or '').lower()}" if error.errno else str(error)
         raise Failure(code, f"cannot {do}: {reason.removeprefix(': ')}") from error

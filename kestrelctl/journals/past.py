@@ -1,4 +1,4 @@
-"""The items that waited in a queue at a moment in the past, by replaying its journal to there."""
+"""The items that waited in a queue at a moment in the past, found by replaying its journal up to then."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +16,10 @@ _STATES: Final = {Why.DELAYED: "delayed", Why.FAILED: "retrying", Why.LEASED: "l
 
 @dataclass(slots=True)
 class Waiting:
-    """What waited: ids below `next_id` that are in none of `done`, and what was held back. `count` is how many items
-    that were. By id `due` says when what was held back was due and why, `attempts` how often an item had failed.
+    """State of a queue: its items are the ids below `next_id` in none of `done`, and the held ones in `due`.
+
+    `count` is the number of items. By id, `due` is the last DUE record of a held item, and `attempts` how often an item
+    had failed.
     """
 
     next_id: int
@@ -31,7 +33,7 @@ class Waiting:
         self.attempts[due.item_id] = due.attempts
 
     def end(self, ranges: Sequence[Range]) -> None:
-        """These are done."""
+        """Forget items that are done."""
         for first, last in ranges if self.due or self.attempts else ():
             for known in (self.due, self.attempts):
                 for one in _within(known, first, last):
@@ -39,14 +41,14 @@ class Waiting:
 
 
 def _within(ids: Collection[int], first: int, last: int) -> list[int]:
-    """Those of a range, which may be of millions."""
+    """The ids of a range, which may span millions."""
     if last - first < len(ids):
         return [one for one in range(first, last + 1) if one in ids]
     return [one for one in ids if first <= one <= last]
 
 
 class Past:
-    """The queue at a moment. Raises Failure when the journal does not go back so far, or there was no such queue."""
+    """A queue at a moment. Raises Failure if the journal begins later or the queue did not exist then."""
 
     def __init__(self, place: JournalLocation, queue: str, at_ms: int) -> None:
         self._files = place.segments(queue)
@@ -62,7 +64,7 @@ class Past:
         self.count = waiting.count
 
     def known_of(self, one: int) -> dict[str, object]:
-        """What an item waited for, until when, and how often it had failed; nothing of one that never did but wait."""
+        """State, due time and failed attempts of an item; empty for one that was only ever waiting."""
         known: dict[str, object] = {}
         if (due := self._waiting.due.get(one)) is not None:
             is_late = due.due_at_ms <= self._at_ms
@@ -72,7 +74,7 @@ class Past:
         return known
 
     def items(self) -> Iterator[Came]:
-        """The items in order, as far as they are on the disk. Raises JournalCorrupt, OSError."""
+        """The items in order, as far as they are still on disk. Raises JournalCorrupt, OSError."""
         done, at = self._waiting.done, 0
         for item in items(self._same_journal, self._label):
             if item.item_id >= self._waiting.next_id:
@@ -85,7 +87,7 @@ class Past:
                 yield item
 
     def _segment_of(self, queue: str, at_ms: int) -> JournalFile:
-        """The one that was written to then."""
+        """The segment that was live at `at_ms`."""
         begun: Sequence[tuple[int, JournalFile]] = [
             (header.created_at_ms, file) for file in self._files if not (header := header_of(file)).replaced
         ]
@@ -98,7 +100,7 @@ class Past:
 
 
 def _state(file: JournalFile, older: Sequence[JournalFile], label: str, at_ms: int) -> Waiting | None:
-    """The queue when everything up to `at_ms` had happened. None: it was not there."""
+    """State of the queue after all events up to `at_ms`. None = the queue did not exist."""
     found: Waiting | None = None
     next_id = 0
     for event in segment_events(file, label):
@@ -130,7 +132,7 @@ def _state(file: JournalFile, older: Sequence[JournalFile], label: str, at_ms: i
 
 
 def _read_held(found: Waiting, older: Sequence[JournalFile], label: str) -> None:
-    """What segments before this one say of what is held back."""
+    """Add what earlier segments say about held items."""
     for file in older:
         for event in segment_events(file, label):
             match event:

@@ -1,4 +1,4 @@
-"""`journal peek`: the items of a moment in the past, written out."""
+"""The work of `journal peek`: writes the items that a queue held at a moment in the past."""
 
 from itertools import islice
 
@@ -16,7 +16,10 @@ from kestreld.journal.records import item_data, item_optional_fields
 def write_waiting(
     place: JournalLocation, queue: str, at_ms: int, framing: Framing, limit: int | None, *, empty_ok: bool
 ) -> ExitCode:
-    """`limit` None = all. 1 where some are on the disk no more; stderr says so. Raises Failure, also if none waited."""
+    """Write at most `limit` items, None = all. Raises Failure, also if none waited and not `empty_ok`.
+
+    Returns NEGATIVE, with a message on stderr, if some of the items are no longer on disk.
+    """
     with replaying(str(place)):
         past = Past(place, queue, at_ms)
         written = 0
@@ -34,7 +37,7 @@ def write_waiting(
 
 
 def _details(item: Came, past: Past) -> dict[str, object]:
-    """What is known beside its data, where it has any."""
+    """Fields of an item beside its data, without those it does not have."""
     expire_at_ms, flags, _ = item_optional_fields(item.record)
     known: dict[str, object] = {"id": item.item_id, "at_ms": item.at_ms}
     if expire_at_ms:

@@ -1,4 +1,4 @@
-"""What a repair found and made, offline or by a server, as words, a row and an exit code."""
+"""The result of a repair, offline or by a server, as messages, a row and an exit code."""
 
 from typing import Final
 
@@ -8,12 +8,12 @@ from kestreld.client.blocks import Cell
 from kestreld.client.items import RepairAnswer
 
 REPAIR_COLUMNS: Final = ["queue", "finding", "damages", "items", "lost_items", "kept_at"]
-MAY_BE_LOST: Final = "may be lost"  # what a damage says of items that nobody can count
+MAY_BE_LOST: Final = "may be lost"  # in the text of a damage whose lost items cannot be counted
 Row = dict[str, Cell]
 
 
 def report_repair(queue: str, answer: RepairAnswer) -> tuple[Row, ExitCode]:
-    """Say what was bad on stderr; the row, and 0 when nothing is lost."""
+    """Print the damages on stderr; return the row and the exit code, OK if nothing is lost."""
     may_lose = any(MAY_BE_LOST in damage for damage in answer.damages)
     for damage in answer.damages:
         say(f"{queue}: {damage}")

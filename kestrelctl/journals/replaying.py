@@ -1,4 +1,4 @@
-"""Putting items of a journal or an archive again, on another server or queue, as far apart in time as they came."""
+"""Replay of a journal's or an archive's items on another server or queue, at their original intervals."""
 
 import os
 import re
@@ -27,7 +27,7 @@ BATCH_ITEMS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which items: put within these times (`until_ms` not included), behind an id, with data like this."""
+    """The items to replay: put from `since_ms` to before `until_ms`, after an id, with matching data."""
 
     since_ms: int | None = None
     until_ms: int | None = None
@@ -35,7 +35,7 @@ class Choice:
     pattern: re.Pattern[bytes] | None = None
 
     def of(self, place: JournalLocation, queue: str) -> Iterator[Came]:
-        """Raises Failure."""
+        """The chosen items of a queue. Raises Failure."""
         files = place.segments(queue)
         with replaying(str(place)):
             for item in items(files, child_of(queue)):
@@ -52,14 +52,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`speed` times as fast as it was, None = as fast as it goes; at most `rate` items a second, None = no limit."""
+    """Speed relative to the original, None = no pauses; at most `rate` items a second, None = no limit."""
 
     speed: float | None = 1.0
     rate: float | None = None
 
 
 def parse_speed(words: str) -> float | None:
-    """`2x`; None for max. Raises ValueError."""
+    """Parse `2x`; None for `max`. Raises ValueError."""
     if words == "max":
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)x", words, re.ASCII)
@@ -69,7 +69,7 @@ def parse_speed(words: str) -> float | None:
 
 
 def parse_rate(words: str) -> float:
-    """`100/s` or `100`, items a second. Raises ValueError."""
+    """Parse `100/s` or `100`, items a second. Raises ValueError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/s)?", words, re.ASCII)
     if found is None or not float(found[1]):
         raise ValueError(f"{words!r} is not a rate: write 100/s")
@@ -77,7 +77,7 @@ def parse_rate(words: str) -> float:
 
 
 class Dated(Protocol):
-    """What was put at some time."""
+    """Anything with the time at which it was put."""
 
     @property
     def at_ms(self) -> int: ...
@@ -88,7 +88,7 @@ T = TypeVar("T", bound=Dated)
 
 @dataclass(slots=True)
 class Replayed:
-    """What has been put again."""
+    """Totals of a replay so far."""
 
     items: int = 0
     data_bytes: int = 0
@@ -96,7 +96,7 @@ class Replayed:
 
 
 def replay(client: "KestrelClient", queue: str, came: Iterable[Came], pace: Pace, total: int | None) -> Replayed:
-    """Put the items on `queue`. Raises Failure and Interrupted, after saying where to go on."""
+    """Put the items on `queue`. Before it raises Failure or Interrupted, it prints the id to continue after."""
     done = Replayed()
     try:
         with progress("replaying", lambda: total) as advance:
@@ -125,12 +125,12 @@ def _put(client: "KestrelClient", queue: str, batch: list[Came], done: Replayed)
 
 
 def _delay_ms(item: Came) -> int:
-    """What was put for later has the same delay again; 0 = it was not."""
+    """The delay that the item was put with; 0 = none."""
     return max(item.due_at_ms - item.at_ms, 0) if item.due_at_ms else 0
 
 
 def _time_to_live_s(item: Came) -> int:
-    """An item that was to expire gets as long as it had."""
+    """Time to live that the item was put with, in seconds; 0 = it does not expire."""
     expire_at_ms = item_expire_at_ms(item.record)
     return expiry_s(max(expire_at_ms - item.at_ms, 1)) if expire_at_ms else 0
 
@@ -142,9 +142,9 @@ def due(
     first_ms: int | None = None,
     begun_s: float | None = None,
 ) -> Iterator[list[T]]:
-    """The items, some together, when their time has come.
+    """Yield the items in batches when they are due.
 
-    What was put at `first_ms` is due at `begun_s`, by this process's monotonic clock; None = the first item, now.
+    An item put at `first_ms` is due at `begun_s` of this process's monotonic clock; None = the first item, now.
     """
     came = iter(came)
     if pace.speed is None and pace.rate is None:
@@ -170,7 +170,7 @@ def due(
 
 
 def _wait_until(due_s: float, keep_alive: Callable[[], None]) -> None:
-    """An idle connection is kept in use."""
+    """Sleep until `due_s`, with a request every KEEP_ALIVE_S to keep the connection open."""
     while (left_s := due_s - time.monotonic()) > 0:
         time.sleep(min(left_s, KEEP_ALIVE_S))
         if left_s > KEEP_ALIVE_S:

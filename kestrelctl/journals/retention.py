@@ -1,8 +1,8 @@
-"""What limits would have done to a queue: its journal played again with them.
+"""Simulation of limits on a queue: its journal is replayed with them.
 
-Every item comes when it came, and leaves when it left unless a limit is before that. What is held back counts as in a
-queue: towards its size, its age from the due time on, and it is not discarded until then. Consumers are not thought to
-get on faster where items fall away: the figures are the most that would have happened.
+Every item arrives when it did, and leaves when it did unless a limit removes it earlier. Held items count towards the
+size; they age from their due time and are not discarded before it. Consumers are not assumed to get faster when items
+are dropped: the figures are upper bounds.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ DELIVERED: Final = (Reason.GOT, Reason.CONFIRMED, Reason.MOVED)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None = no limit. `refuses`: a full queue takes nothing, rather than discard its oldest."""
+    """Limits of a queue, None = no limit. `refuses`: a full queue refuses puts; else its oldest item is discarded."""
 
     max_age_ms: int | None = None
     max_items: int | None = None
@@ -41,25 +41,25 @@ class Peak:
 
 
 class Simulation:
-    """A queue under limits, and beside it the queue as it was. Before `begin` there are no limits."""
+    """A queue under limits, and the queue as it really was. Limits apply from `begin` on."""
 
     def __init__(self) -> None:
         self._limits = Limits()
-        self._waiting: dict[int, tuple[int, int]] = {}  # id -> when it came or was due, its bytes; the oldest first
-        self._later: dict[int, tuple[int, int]] = {}  # id -> when it is due, its bytes
-        self._times: list[tuple[int, int]] = []  # heap: when what is due; some are dead
-        self._coming: dict[int, int] = {}  # id -> when it is due, of what was said before its item came
+        self._waiting: dict[int, tuple[int, int]] = {}  # id -> time it came or was due, its bytes; the oldest first
+        self._later: dict[int, tuple[int, int]] = {}  # id -> due time, bytes
+        self._times: list[tuple[int, int]] = []  # heap: due time, id; some entries are stale
+        self._coming: dict[int, int] = {}  # id -> due time of an item whose DUE precedes its PUT
         self._kept_bytes = 0
-        self._dropped: set[int] = set()  # gone from here, and not yet there
+        self._dropped: set[int] = set()  # gone from the simulated queue, still in the real one
         self._real_items = self._real_bytes = 0
         self.first_ms: int | None = None
         self.last_ms = 0
         self.put = self.expired = self.discarded = self.refused = self.missed = 0
-        self.unseen = 0  # waited when the journal begins, and are not in it
+        self.unseen = 0  # items that waited when the journal begins, and are not in it
         self.peak, self.real_peak = Peak(), Peak()
 
     def begin(self, limits: Limits, at_ms: int) -> None:
-        """From now on."""
+        """Apply the limits from now on."""
         self._limits = limits
         self.first_ms = max(self.last_ms, at_ms)
         self.put = 0
@@ -72,12 +72,12 @@ class Simulation:
         return len(self._waiting) + len(self._later)
 
     def end(self, at_ms: int) -> None:
-        """Nothing more happened until then."""
+        """Advance to the end: nothing more happened until `at_ms`."""
         self.last_ms = max(self.last_ms, at_ms)
         self._age(self.last_ms)
 
     def see(self, event: Event) -> None:
-        """What happened next."""
+        """Process the next event."""
         at_ms = max(self.last_ms, event.at_ms)
         if not self.last_ms and isinstance(event, Begun) and event.state is not None:
             self.unseen = self._real_items = event.state.items
@@ -172,7 +172,7 @@ class Simulation:
 def simulate(
     place: JournalLocation, queue: str, limits: Limits, since_ms: int | None, until_ms: int
 ) -> tuple[dict[str, Cell], int]:
-    """What would have happened, as a record, and how many items it knows nothing of. Raises Failure."""
+    """The simulated figures, and the number of items older than the journal and thus not simulated. Raises Failure."""
     files = place.segments(queue)
     simulation = Simulation()
     with replaying(str(place)):

@@ -1,4 +1,4 @@
-"""journal ship: copies of closed segments in object storage, checked before and after, never written over."""
+"""The work of `journal ship`: verified copies of closed segments in object storage, never overwritten."""
 
 import base64
 import hashlib
@@ -30,7 +30,7 @@ _UNKNOWN_KEYS: Final = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch",
 
 @dataclass(slots=True)
 class Shipped:
-    """What became of a segment. `result` is one of the words above, `problem` "" = its copy is there and equal."""
+    """Outcome for a segment. `result` is one of the words above, `problem` "" = its copy exists and is equal."""
 
     queue: str
     segment: str
@@ -42,7 +42,7 @@ class Shipped:
 
 @dataclass(slots=True, frozen=True)
 class Target:
-    """A place in object storage. `prefix` is "", or ends with a slash."""
+    """A bucket of object storage and a prefix, which is "" or ends with a slash."""
 
     client: Any
     bucket: str
@@ -52,7 +52,7 @@ class Target:
         return f"s3://{self.bucket}/{key}"
 
     def sizes_bytes(self) -> dict[str, int]:
-        """Of all that is there, by key. Raises Failure."""
+        """Sizes of all objects under the prefix, by key. Raises Failure."""
         found: dict[str, int] = {}
         with _answering(self.url(self.prefix)):
             for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix):
@@ -60,7 +60,7 @@ class Target:
         return found
 
     def create(self, key: str, content: bytes) -> bool:
-        """Write a new object; False where there is one already, which stays as it is. Raises Failure."""
+        """Write a new object; return False if one exists already, which is left as it is. Raises Failure."""
         from botocore.exceptions import ClientError
 
         checksum = base64.b64encode(hashlib.sha256(content).digest()).decode()
@@ -76,17 +76,17 @@ class Target:
         return True
 
     def digest(self, key: str) -> bytes:
-        """SHA-256 of what is stored, read back. Raises Failure."""
+        """SHA-256 of the stored object, read back. Raises Failure."""
         digest = hashlib.sha256()
         with _answering(self.url(key)):
-            # The client's own check would end in an error that does not say what differs.
+            # Read raw: the client's own checksum error would not say what differs.
             for chunk in self.client.get_object(Bucket=self.bucket, Key=key)["Body"].iter_chunks(CHUNK_BYTES):
                 digest.update(chunk)
         return digest.digest()
 
 
 def open_target(url: str) -> Target:
-    """`url` is s3://BUCKET or s3://BUCKET/PREFIX. Raises Failure."""
+    """Open s3://BUCKET or s3://BUCKET/PREFIX. Raises Failure."""
     scheme, separator, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
     if "@" in bucket or ":" in bucket:  # a secret may have a slash, before the "@"
@@ -103,10 +103,10 @@ def open_target(url: str) -> Target:
 
 
 def ship(source: str, target: Target, queue: str | None, *, deletes: bool) -> tuple[list[Shipped], int]:
-    """Copy the closed segments below `source`, a spool, an archive or a folder of them. Returns what became of each,
-    and the exit code: the highest of all. Raises Failure if nothing more can be read or written.
+    """Copy the closed segments below `source`, a spool, an archive or a folder of them.
 
-    `deletes`: local ones go, each once its copy has been read back. Only an archive's may.
+    Returns the outcome of each, and the exit code, the highest of all. Raises Failure if nothing more can be read or
+    written. `deletes`: local segments are deleted once their copy has been read back; only an archive's may be.
     """
     try:
         with reading(source):
@@ -144,7 +144,7 @@ def _say_what_stays(found: list[JournalFile]) -> None:
 
 
 def _ship_one(file: JournalFile, target: Target, sizes_bytes: dict[str, int]) -> Shipped:
-    """Raises Failure if it can be neither read nor written."""
+    """Ship one segment. Raises Failure if it can be neither read nor written."""
     key = target.prefix + _key(file)
     one = Shipped(shown(file.queue), os.path.basename(file.path), file.size_bytes, target.url(key), SHIPPED)
     with reading(file.path):
@@ -170,7 +170,7 @@ def _ship_one(file: JournalFile, target: Target, sizes_bytes: dict[str, int]) ->
 
 
 def _check(content: bytes, file: JournalFile) -> None:
-    """Raises JournalCorrupt unless every record of a closed segment is whole."""
+    """Raise JournalCorrupt unless every record of a closed segment is whole."""
     _, at = decode_header(content, file.path)
     end = len(content) if file.end is None else file.end
     if len(content) < end:
@@ -184,7 +184,7 @@ def _is_in_spool(file: JournalFile) -> bool:
 
 
 def _key(file: JournalFile) -> str:
-    """As in an archive, <queue>/<journal_id>/<segment>, below the server=NAME folder that it is in."""
+    """Key as in an archive: <queue>/<journal_id>/<segment>, below the segment's server=NAME folder if it has one."""
     *above, folder, name = file.path.split("/")
     server = [part for part in above if part.startswith("server=")][-1:]
     queue = folder.removesuffix(FOLDER_SUFFIX) if folder.endswith(FOLDER_SUFFIX) else above[-1]
@@ -193,7 +193,7 @@ def _key(file: JournalFile) -> str:
 
 @contextmanager
 def _answering(url: str) -> Iterator[None]:
-    """What object storage does not do is a Failure that names the place."""
+    """Turn errors of object storage into Failures that name the URL."""
     from botocore.exceptions import (
         BotoCoreError,
         ClientError,

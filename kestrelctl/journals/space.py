@@ -1,4 +1,4 @@
-"""What the segments of a queue's journal take on the disk, whom they are kept for, and when they can go."""
+"""Disk space of a queue's segments: live and dead bytes, the readers that keep each, and when it can be deleted."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class _Put:
 
 @dataclass(slots=True)
 class _Reader:
-    """Who has yet to finish what. A head with done items behind it is held: most likely it is in an open read."""
+    """A reader and the items that it needs. Done items behind its head suggest that the head is in an open read."""
 
     state: ReaderState
     name: str
@@ -64,7 +64,7 @@ def _rows(found: Survey, now_ms: int) -> Iterator[dict[str, Cell]]:
         yield row | {"goes": "now: a compacted segment has what was live in it"}
     for segment, following in zip(found.segments, [*found.segments[1:], None], strict=True):
         puts = list(_puts(segment))
-        # A reader whose head is in it, or before it, has to read it.
+        # A reader whose head is in or before a segment still has to read it.
         needing = [reader for reader in readers if following is None or reader.head < following.first_id]
         live = [put for put in puts if any(reader.needs(put) for reader in readers)]
         if following is None:
@@ -99,7 +99,7 @@ def _row(segment: Segment, puts: Sequence[_Put], live: Sequence[_Put], pinned_by
 
 
 def _when(reader: _Reader, puts: Sequence[_Put], end_id: int, now_ms: int) -> str:
-    """What has to happen before this reader lets go of a segment."""
+    """The condition under which this reader no longer needs the segment, in words."""
     state = reader.state
     needed = [put for put in puts if reader.needs(put)]
     if not needed:

@@ -1,4 +1,4 @@
-"""A spool as others see it: the lock that kestreld holds while it runs, and the names on the disk."""
+"""A spool seen from outside: its lock, which kestreld holds while it runs, and queue names on disk."""
 
 import fcntl
 import os
@@ -11,18 +11,18 @@ from kestreld.files import FileLayer
 
 
 def on_disk(queue: str) -> str:
-    """A queue's name as the server knows it: there a byte is a character."""
+    """A queue's name as the server has it: each byte a character."""
     return os.fsencode(queue).decode("latin-1")
 
 
 def shown(name: str) -> str:
-    """A queue's name as it was typed."""
+    """A queue's name as the user typed it."""
     return text(name.encode("latin-1", "replace"))
 
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """What the disk does not give out is a Failure."""
+    """Turn an OSError into a Failure."""
     try:
         yield
     except OSError as error:
@@ -32,9 +32,9 @@ def reading(path: str) -> Iterator[None]:
 
 @contextmanager
 def held(spool: str, holder: str) -> Iterator[None]:
-    """The spool to ourselves: no kestreld runs on it, and none can start. Made if it is not there.
+    """Lock the spool exclusively, creating it if missing: no kestreld runs on it or can start.
 
-    Raises Failure that names who has it.
+    Raises Failure that names the holder of the lock.
     """
     files = FileLayer()
     files.make_dir(spool)
@@ -50,7 +50,7 @@ def held(spool: str, holder: str) -> Iterator[None]:
 
 @contextmanager
 def kept_still(spool: str) -> Iterator[None]:
-    """As `held`, but nothing is written to the spool, and several may read it."""
+    """Lock the spool as `held` does, but shared with other readers, and without writing to it."""
     lock = _lock_shared(spool)
     if lock is None:
         raise _in_use(spool)
@@ -62,7 +62,7 @@ def kept_still(spool: str) -> Iterator[None]:
 
 
 def server_runs(spool: str) -> bool:
-    """Whether a kestreld holds the spool."""
+    """True if a kestreld holds the spool's lock."""
     lock = _lock_shared(spool)
     if lock is None:
         return True
@@ -72,7 +72,7 @@ def server_runs(spool: str) -> bool:
 
 
 def _lock_shared(spool: str) -> int | None:
-    """A descriptor that holds the spool with others that read it; -1 where nobody has ever run on it. None: in use."""
+    """Descriptor of a shared lock; -1 if the spool has no lock file, None if it is in use."""
     try:
         lock = os.open(f"{spool}/.lock", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Moments as people write them, and back. All in UTC where nothing else is said."""
+"""Parsing and formatting of instants and durations, in UTC unless another zone is given."""
 
 import datetime
 import re
@@ -17,7 +17,7 @@ def now_ms() -> int:
 
 
 def parse_instant_ms(words: str, now_ms: int) -> int:
-    """`2025-01-31T12:00`, `10:32` (the latest), `24h` (ago), `now`, or milliseconds since 1970. Raises ValueError."""
+    """Parse `2025-01-31T12:00`, `10:32` (the latest), `24h` (ago), `now`, or ms since 1970. Raises ValueError."""
     if words == "now":
         return now_ms
     if words.isdecimal() and words.isascii() and int(words) <= LATEST_MS:
@@ -38,12 +38,12 @@ def _to_ms(at: datetime.datetime) -> int:
 
 
 def parse_span_ms(words: str) -> int:
-    """`250ms`, `30s`, `1h30m`; a plain number is milliseconds. Raises ValueError."""
+    """Parse `250ms`, `30s`, `1h30m`; a plain number is milliseconds. Raises ValueError."""
     return parse_duration_ms(words, 1)
 
 
 def written_instant(at_ms: int) -> str:
-    """`2025-01-31T12:00:00.250Z`, or the number where no calendar has it."""
+    """`2025-01-31T12:00:00.250Z`, or the number if it is out of the calendar's range."""
     if not 0 <= at_ms <= LATEST_MS:
         return str(at_ms)
     at = datetime.datetime.fromtimestamp(at_ms // 1000, UTC)
@@ -51,7 +51,7 @@ def written_instant(at_ms: int) -> str:
 
 
 def written_span(span_ms: int) -> str:
-    """`3d4h`, `2h5m`, `40s`, `250ms`: the two largest units of it."""
+    """A duration in its two largest units: `3d4h`, `2h5m`, `40s`, `250ms`."""
     parts = []
     for unit, unit_ms in (("d", DAY_MS), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
         count, span_ms = divmod(span_ms, unit_ms)

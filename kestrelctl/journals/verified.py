@@ -1,6 +1,6 @@
-"""What earlier runs of journal-verify have found whole, in a file: it is not read again while it is as it was.
+"""The state file of journal-verify: files that earlier runs found intact, not read again while unchanged.
 
-Runs may overlap: each replaces the file as a whole, and what it forgets of another is only read once more.
+Runs may overlap: each replaces the whole file, and an entry that one run loses of another only costs a second read.
 """
 
 import json
@@ -20,25 +20,27 @@ Look = tuple[int, int, int]  # size in bytes, mtime in ns, inode
 
 
 class Verified:
-    """`path` is the file, None = nothing is known and nothing kept. `since_ms`: what was written to before it counts
-    as known. A `with` block replaces the file at its end. Raises Failure when that cannot be read or written.
+    """Intact files by path; use as a context manager, which saves the state file at its end.
+
+    `path`: the state file, None = nothing is known or saved. `since_ms`: files last written before this count as known.
+    Raises Failure if the state file cannot be read or written.
     """
 
     def __init__(self, path: str | None, since_ms: int | None = None) -> None:
         self._path = path
         self._since_ms = since_ms
         self._known: dict[str, tuple[Look, int]] = {}
-        self._looks: dict[str, Look] = {}  # at the files that are read now, from before they are
+        self._looks: dict[str, Look] = {}  # of the files being read, taken before the read
         self.passed_over = 0
         if path is not None:
             self._load(path)
 
     def __call__(self, path: str) -> int | None:
-        """How many items were put up to the end of a file that need not be read, None for one that must be."""
+        """Number of items put up to the end of a file that need not be read, None for a file to read."""
         try:
             found = os.stat(path)
         except OSError:
-            return None  # whoever reads it will see
+            return None  # the read reports the error
         if self._since_ms is not None and found.st_mtime_ns // 1_000_000 < self._since_ms:
             self.passed_over += 1
             return CANNOT_TELL
@@ -51,7 +53,7 @@ class Verified:
         return None
 
     def noted(self, reports: Iterable[SegmentReport]) -> Iterator[SegmentReport]:
-        """Remember those that are whole. One that grows meanwhile is read again the next time."""
+        """Remember the intact files of the reports. A file that grows meanwhile is read again by the next run."""
         for report in reports:
             is_whole = report.bad_offset is None and not (report.torn or report.unreadable or report.missing)
             self.note(report.path, report.put_items, is_whole=is_whole)
@@ -68,11 +70,11 @@ class Verified:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """What was found whole until something went wrong is that all the same."""
+        """Save even after an error: files found intact before it stay so."""
         self._save()
 
     def _save(self) -> None:
-        """Replace the file. What has gone from the disk is forgotten. Raises Failure."""
+        """Replace the state file, without files that no longer exist. Raises Failure."""
         if self._path is None:
             return
         files = {path: [*look, put_items] for path, (look, put_items) in self._known.items() if os.path.exists(path)}

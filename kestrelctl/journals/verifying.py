@@ -1,4 +1,4 @@
-"""What journal-verify found and what its repair did, as rows and as an exit code."""
+"""The work of `journal-verify`: finds and verifies journals, repairs them, and reports rows and an exit code."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -47,11 +47,11 @@ Repairing = Callable[[FileLayer, str, bool], RepairAnswer]  # a folder; True = a
 
 
 def read_reports(path: str, queue: str | None, verified: Verified) -> list[SegmentReport]:
-    """One report for each segment or Kestrel file of a queue, None = of all queues. None at all in a spool that has no
-    queues yet. Raises Failure, also where there is nothing to read.
+    """One report for each segment or Kestrel file of a queue, None = of all queues.
 
-    `path` is a spool of kestreld's or Kestrel's, an archive, a folder of them, a queue's folder, a segment, a file of a
-    Kestrel queue, or a glob.
+    Empty for a spool that has no queues yet. Raises Failure, also if there is nothing to read. `path` is a spool of
+    kestreld's or Kestrel's, an archive, a folder of them, a queue's folder, a segment, a file of a Kestrel queue, or a
+    glob.
     """
     places = [path] if os.path.lexists(path) else FileLayer().matching(path)
     reports: list[SegmentReport] = []
@@ -129,7 +129,7 @@ def _read_place(path: str, queue: str | None, verified: Verified) -> list[Segmen
 
 
 def _read_segment(files: FileLayer, path: str, verified: Verified) -> list[SegmentReport]:
-    """One alone, of which those beside it say how much of it counts."""
+    """Verify one segment; its neighbours determine how much of it counts."""
     folder = os.path.dirname(path)
     with reading(path), verified:
 
@@ -141,13 +141,13 @@ def _read_segment(files: FileLayer, path: str, verified: Verified) -> list[Segme
 
 
 def _is_job_log(path: str) -> bool:
-    """Whether it is the folder of a job log, in a spool or in .damaged."""
+    """True if the path is the folder of a job log, in a spool or in .damaged."""
     name = os.path.basename(os.path.realpath(path))
     return name == FOLDER or name.startswith(f"{FOLDER}.")
 
 
 def _is_journal(files: FileLayer, path: str) -> bool:
-    """Whether it is the folder of one queue's journal, wherever it has got to."""
+    """True if the path is the folder of one queue's journal, in or out of a spool."""
     names = files.list_dir(path)
     is_named = os.path.basename(os.path.realpath(path)).endswith(FOLDER_SUFFIX)
     return is_named or find_marker(names) is not None or any(map(parse_segment_name, names))
@@ -161,7 +161,7 @@ def _queue_in(folder: str) -> str:
 
 
 def _must_be_spool(path: str) -> None:
-    """Where nothing was read a kestreld must have been: all is well then. Raises Failure."""
+    """Raise Failure unless the folder has been a spool: one without queues is in order."""
     if not os.path.lexists(f"{path}/{LOCK}"):
         raise Failure(ExitCode.NO_INPUT, f"{path}: no journal found; specify a spool, an archive or a queue's folder")
 
@@ -169,27 +169,27 @@ def _must_be_spool(path: str) -> None:
 def verify_journals(
     path: str, queue: str | None, state: str | None, since_at_ms: int | None
 ) -> tuple[list[Row], ExitCode, int]:
-    """A row for each file that is read, the worst that was found, and how many are known to be whole. Raises Failure.
+    """A row for each file read, the exit code of the worst finding, and the number of files known to be intact.
 
-    `state` and `since_at_ms` None = every file is read.
+    `state` and `since_at_ms` None = every file is read. Raises Failure.
     """
     verified = Verified(state, since_at_ms)
     reports = read_reports(path, queue, verified)
     rows = [to_row(report) for report in reports]
     if state is not None or since_at_ms is not None:
         for row in rows:
-            row["live_items"] = ""  # what is not read says which they are
+            row["live_items"] = ""  # live items are not known if files are skipped
     return rows, verdict(reports, path), verified.passed_over
 
 
 def _kestrel_folders(files: FileLayer, path: str) -> list[str]:
-    """The folder itself, and of .imported those that imports have left there."""
+    """The folder itself; for .imported, the folders of imports in it, too."""
     inside = files.list_dir(path) if os.path.basename(os.path.realpath(path)) == IMPORTED else []
     return [path, *(f"{path}/{name}" for name in inside if name.isdecimal())]
 
 
 def count_files(path: str) -> int:
-    """About how many files there are to verify."""
+    """Approximate number of files to verify."""
     return sum(len(names) for _, _, names in os.walk(path))
 
 
@@ -199,7 +199,7 @@ def _must_be_folder(path: str) -> None:
 
 
 def to_row(report: SegmentReport) -> Row:
-    """A segment's row. `finding` is "" when all is well."""
+    """A segment's row. `finding` is "" if the segment is intact."""
     return {
         "queue": shown(report.queue),
         "segment": "" if report.missing else os.path.basename(report.path),
@@ -224,7 +224,7 @@ def _described(report: SegmentReport) -> str:
 
 
 def verdict(reports: Sequence[SegmentReport], path: str) -> ExitCode:
-    """The worst that was found. A running server may be in the middle of its last record."""
+    """The exit code of the worst finding. A torn tail is none while a server may be writing it."""
     if any(report.missing or (report.bad_offset is not None and not report.torn) for report in reports):
         return ExitCode.CORRUPT
     if any(report.unreadable for report in reports):
@@ -243,7 +243,7 @@ SERVICE: Final = "KESTREL JOURNALS"
 
 
 def tell_nagios(path: str, queue: str | None, state: str | None, since_at_ms: int | None) -> tuple[bytes, State]:
-    """As `verify_journals`: one line in nagios' words, and its exit code."""
+    """Verify as `verify_journals`; return one line in the format of nagios, and the state."""
     try:
         rows, code, passed_over = verify_journals(path, queue, state, since_at_ms)
     except Failure as failure:
@@ -263,7 +263,7 @@ def tell_nagios(path: str, queue: str | None, state: str | None, since_at_ms: in
 def repair_journals(spool: str, queue: str | None, *, dry_run: bool) -> tuple[list[Row], ExitCode]:
     """Repair the journals of a stopped server, None = all of them and the job log; a row for each. Raises Failure.
 
-    What was bad is said on stderr, each with file and offset.
+    Each damage is printed on stderr with file and offset.
     """
     _must_be_folder(spool)
     name = None if queue is None else checked_name(queue)
@@ -306,7 +306,7 @@ def _inside(folder: str) -> list[str]:
 
 
 def _give_to_its_owner(spool: str, paths: list[str]) -> None:
-    """What root has made in somebody's spool is no use to their kestreld."""
+    """If root runs the repair, give the files to the spool's owner: kestreld could not use them otherwise."""
     owner = os.stat(spool)
     if os.geteuid() == 0 != owner.st_uid:
         for path in paths:
@@ -340,7 +340,7 @@ def _repair_jobs(files: FileLayer, folder: str, dry_run: bool) -> RepairAnswer:
 
 
 def _cut_tail(files: FileLayer, folder: str) -> None:
-    """What a start would do with a journal that is sound but for its end."""
+    """Recover a sound journal as a start does, which cuts off a torn tail."""
     recovered = recover(files, Clock(), OpenFiles(), folder)
     for note in recovered.notes if recovered is not None else []:
         say(note)
