@@ -1,1 +1,1 @@
-"""Servers: how to reach them, what is asked of them, several as one."""
+"""Access to servers: addresses and logins, clients for each protocol, clusters of servers, and health checks."""

@@ -1,4 +1,4 @@
-"""From the options of a command line to a way into a server: addresses, passwords and certificates."""
+"""Addresses, passwords and TLS from the options of a command line."""
 
 import os
 import sys
@@ -17,14 +17,14 @@ PASSWORD_VARIABLE: Final = "KESTREL_PASSWORD"
 
 @dataclass(slots=True)
 class PasswordSource:
-    """Where one login's password comes from: `file` ("" = none), $KESTREL_PASSWORD, or the terminal, asked once."""
+    """Source of a login's password: `file` ("" = none), $KESTREL_PASSWORD, or the terminal, asked once."""
 
     user: str
     file: str = ""
     _typed: bytes | None = field(default=None, repr=False)
 
     def __call__(self) -> bytes:
-        """Raises Failure."""
+        """The password. Raises Failure."""
         if self.file:
             try:
                 first = Path(self.file).read_bytes().split(b"\n", 1)[0]
@@ -48,22 +48,22 @@ class PasswordSource:
 def login_of(
     user: str = "", password_file: str = "", *, tls: bool = False, ca: str = "", cert: str = "", key: str = ""
 ) -> Login:
-    """A login of its own, with what the options say; "" = not given."""
+    """A new login with the given options; "" = not given."""
     return Login(user, PasswordSource(user, password_file), tls, ca, cert, key)
 
 
 def password_file_of(login: Login) -> str:
-    """ "" = none."""
+    """The login's password file; "" = none."""
     return login.password.file if isinstance(login.password, PasswordSource) else ""
 
 
 def needs_terminal(login: Login) -> bool:
-    """Whether somebody would have to type the password."""
+    """True if the user would have to type the password."""
     return bool(login.user) and not password_file_of(login) and PASSWORD_VARIABLE not in os.environ
 
 
 def tls_context(login: Login) -> "ssl.SSLContext":
-    """What its TLS connections go by. Raises Failure for options that do not fit."""
+    """The TLS context of the login's connections. Raises Failure for options that do not match."""
     for option, path in (("--ca", login.ca), ("--cert", login.cert), ("--key", login.key)):
         if path and not os.access(path, os.R_OK):
             raise Failure(ExitCode.NO_INPUT, f"{option} {path}: cannot be read")
@@ -78,7 +78,7 @@ def tls_context(login: Login) -> "ssl.SSLContext":
 
 
 def parse_address(address: str, port_default: int = PORT_DEFAULT) -> ServerAddress:
-    """Raises Failure."""
+    """Parse an address. Raises Failure."""
     try:
         return ServerAddress.parse(address, port_default)
     except ValueError as error:

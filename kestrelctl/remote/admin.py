@@ -1,4 +1,4 @@
-"""The admin port: where it can be reached from here, and requests to it."""
+"""The admin port: its address as reachable from here, and requests to it."""
 
 import base64
 import http.client
@@ -17,7 +17,7 @@ _ANY: Final = frozenset({"0.0.0.0", "::"})
 
 
 class AdminConnection(http.client.HTTPConnection):
-    """To a host and port or a Unix socket, with TLS if there is a context. It connects when it has to, and again."""
+    """Connection to a host and port or a Unix socket, with TLS if there is a context. Connects as needed."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class AdminConnection(http.client.HTTPConnection):
             self.sock = self._context.wrap_socket(self.sock, server_hostname=self.host)
 
     def call_it(self, host: str) -> None:
-        """The name that the server goes by: not every one is trusted."""
+        """Set the Host header: the server accepts only some names."""
         self._headers["Host"] = host
 
     def ask(self, method: str, path: str, wait_ms: int = 0) -> tuple[http.client.HTTPResponse, bytes]:
-        """The answer and what is in it; it may take `wait_ms` longer. Raises OSError or HTTPException."""
+        """The response and its body; it may take `wait_ms` longer. Raises OSError or HTTPException."""
         if self._login.user and "Authorization" not in self._headers:
             token = base64.b64encode(self._login.user.encode() + b":" + self._login.secret).decode("ascii")
             self._headers["Authorization"] = f"Basic {token}"
@@ -60,9 +60,9 @@ class AdminConnection(http.client.HTTPConnection):
 
 
 def admin_connection(address: str, admin: str, timeout_ms: int, login: Login) -> AdminConnection | None:
-    """To the server at `address` whose admin port is at `admin`. None = it cannot be reached from here.
+    """Connection to the admin port at `admin` of the server at `address`. None = not reachable from here.
 
-    A password that goes to the memcache port by TLS does not go to another one without.
+    A password that is sent to the memcache port over TLS is not sent to another port without TLS.
     """
     own = parse_address(address)
     is_tls = admin.startswith("tls:")
@@ -88,12 +88,12 @@ def admin_connection(address: str, admin: str, timeout_ms: int, login: Login) ->
 
 
 def path_of(queue: str, *parts: str) -> str:
-    """Where a queue is on the admin port, and what belongs to it."""
+    """Path of a queue on the admin port, followed by `parts`."""
     return "/".join(["/queues", *(quote(os.fsencode(part), safe="") for part in (queue, *parts))])
 
 
 def leaves_tls(login: Login, address: str, *, is_tls: bool) -> bool:
-    """Whether a password would be seen on this way and not on the one to `address`."""
+    """True if a password would be sent in clear to the admin port, but not to `address`."""
     return bool(login.user) and not is_tls and login.uses_tls(parse_address(address))
 
 

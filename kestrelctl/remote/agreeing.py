@@ -1,4 +1,4 @@
-"""Nodes that become one cluster: when all of them know and reach each other."""
+"""Waiting until nodes form one cluster: all know and reach each other."""
 
 from time import monotonic, sleep
 from typing import Final
@@ -12,7 +12,7 @@ ROUND_S: Final = 0.1
 
 
 def tell_once_loaded(nodes: JobCluster, order: list[str], wait_ms: int) -> None:
-    """Give an order to a node that may still be reading its job log: it listens before that. Raises Failure."""
+    """Send an order to a node that may still be reading its job log, until it accepts. Raises Failure."""
     until_s = monotonic() + wait_ms / 1000
     while True:
         try:
@@ -25,14 +25,14 @@ def tell_once_loaded(nodes: JobCluster, order: list[str], wait_ms: int) -> None:
 
 
 def until_agreed(nodes: JobCluster, addresses: list[str], new: frozenset[str], wait_ms: int) -> None:
-    """Return once all nodes know and reach each other, and those of these ids. Raises Failure.
+    """Wait until all nodes, those with the ids `new` included, know and reach each other. Raises Failure.
 
-    Those at `addresses` have to say so themselves; of others it is those that can be asked.
+    Nodes at `addresses` must answer themselves; of the others only those that can be asked count.
     """
     until_s, reason = monotonic() + wait_ms / 1000, ""
     while disagreement := _disagreement(view := nodes.look(addresses), addresses, new):
         problem, why = disagreement
-        reason = why or reason  # that of a handshake is known as long as that is tried
+        reason = why or reason  # the reason of a failed handshake is known only while it is tried
         if monotonic() >= until_s:
             raise Failure(ExitCode.WAIT_EXPIRED, f"{problem}{reason and f': {reason}'}", is_quiet=False)
         sleep(ROUND_S)
@@ -41,7 +41,7 @@ def until_agreed(nodes: JobCluster, addresses: list[str], new: frozenset[str], w
 
 
 def save(nodes: JobCluster, view: ClusterView) -> None:
-    """Return once the nodes that could be asked have on disk whom they know."""
+    """Have the nodes that could be asked save the members they know."""
     saved = nodes.ask_each(
         [one.address for one in view.nodes], lambda client: client.ask(commands.done(["CLUSTER", "SAVECONFIG"]))
     )
@@ -51,7 +51,7 @@ def save(nodes: JobCluster, view: ClusterView) -> None:
 
 
 def _disagreement(view: ClusterView, addresses: list[str], new: frozenset[str]) -> tuple[str, str] | None:
-    """What keeps the nodes from being one cluster, and why that is, "" = nobody says."""
+    """The obstacle to the nodes being one cluster, and its reason, "" = unknown. None = they agree."""
     for address in addresses:
         if address in view.failures:
             return view.failures[address].words, ""

@@ -1,4 +1,4 @@
-"""The connection to a cache with the exit codes of a command line."""
+"""Client for a cache that raises Failures with exit codes."""
 
 from typing import Final
 
@@ -13,12 +13,12 @@ CACHE: Final = ServerWords("a memcached server", "is listen.cache set? (-s HOST:
 
 
 class CacheClient(CacheConnection):
-    """A connection whose problems are Failures."""
+    """A cache connection whose errors are Failures."""
 
     asks_kind = True
 
     def __init__(self, address: str, timeout_ms: int, login: Login) -> None:
-        """Raises Failure for an address that is none."""
+        """Raises Failure for an invalid address."""
         self._uses_tls = login.uses_tls(parse_address(address))
         super().__init__(address, login, timeout_ms)
 

@@ -1,4 +1,4 @@
-"""What `check` finds out about a server and its queues, and how monitoring systems want to hear it. Pure."""
+"""Health of a server and its queues for `check`, in the formats of nagios, JSON and Prometheus. Pure."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 SHOWN_FINDINGS_MAX: Final = 5
 JOBS_CRITICAL_PERCENT: Final = 95
 COPIES_WANTED: Final = 3  # of a job that is added without REPLICATE, or as many as there are nodes
-# The server is there, but will not say how it is: nobody needs to be woken for a wrong password.
+# The server runs, but does not give its figures: unknown, because a wrong password is no outage.
 UNKNOWN_CODES: Final = (ExitCode.USAGE, ExitCode.NO_INPUT, ExitCode.AUTHENTICATION, ExitCode.NO_RIGHTS)
 
 
 class State(IntEnum):
-    """As nagios has them; the numbers are exit codes."""
+    """States as nagios defines them; the numbers are exit codes."""
 
     OK = 0
     WARNING = 1
@@ -32,20 +32,20 @@ class State(IntEnum):
 
 
 class Finding(NamedTuple):
-    """Something that is wrong."""
+    """A fault and its severity."""
 
     state: State
     words: str
 
 
 def worst_first(findings: Iterable[Finding]) -> list[str]:
-    """Their words: what is critical comes first, as only some may be shown."""
+    """Texts of the findings, critical ones first, because only some may be shown."""
     return [one.words for one in sorted(findings, key=lambda one: -one.state)]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None = it does not matter."""
+    """Limits of a queue; None = not checked."""
 
     items_warn: int | None = None
     items_crit: int | None = None
@@ -56,12 +56,12 @@ class Limits:
 
 @dataclass(slots=True)
 class CheckedQueue:
-    """One queue. The names are those of the JSON output."""
+    """Result for one queue. Fields are named as in the JSON output."""
 
     queue: str
     state: State = State.OK
     items: int | None = None  # None = there is no such queue
-    oldest_ms: int | None = None  # how long the head item has waited; of an old Kestrel: how long the last one had
+    oldest_ms: int | None = None  # wait of the head item so far; on an old Kestrel, wait of the item taken last
     waiters: int | None = None
     found: list[Finding] = field(default_factory=list)
 
@@ -76,7 +76,7 @@ class CheckedQueue:
 
 @dataclass(frozen=True, slots=True)
 class CheckedJobs:
-    """The jobs of one server. The names are those of the JSON output."""
+    """Result for the jobs of one server. Fields are named as in the JSON output."""
 
     server: str
     state: State
@@ -105,7 +105,7 @@ def judge(
     limits: Limits,
     counters: Iterable[tuple[str, Mapping[str, int | str]]] = (),
 ) -> HealthReport:
-    """The `wanted` queues (* and ? as in a shell), or all of them, against the limits; jobs by servers' `counters`."""
+    """Check the `wanted` queues (* and ? as in a shell), or all, against the limits, and jobs by server `counters`."""
     by_name = {str(block["queue"]): block for block in blocks if len(block) > 1}
     names = [name for pattern in wanted for name in alike(pattern, by_name) or [pattern]] or sorted(by_name)
     queues = [_judge_queue(name, by_name.get(name), limits) for name in dict.fromkeys(names)]
@@ -144,12 +144,12 @@ def _judge_jobs(server: str, figures: Mapping[str, int | str]) -> CheckedJobs:
 
 
 def state_of_down(down: int, nodes: int) -> State:
-    """How bad it is that so many of the nodes of a cluster do not answer others: while most do, jobs are served."""
+    """Severity of `down` unreachable nodes of a cluster: jobs are served while most nodes are up."""
     return State.CRITICAL if 2 * down >= nodes else State.WARNING
 
 
 def cluster_findings(figures: Mapping[str, int | str]) -> list[Finding]:
-    """What a node sees that is wrong with its cluster."""
+    """Faults of a cluster as one node sees it."""
     found: list[Finding] = []
     names = ("size", "down", "strangers", "copied_spools")
     size, down, strangers, copied = (int(figures.get(f"jobs_cluster_{name}", 0)) for name in names)
@@ -168,13 +168,13 @@ def cluster_findings(figures: Mapping[str, int | str]) -> list[Finding]:
 
 
 def too_few_copies(copies: int, nodes: int) -> str:
-    """What is said where a cluster of so many nodes could have more."""
+    """The finding for jobs with fewer copies than a cluster of this size allows."""
     shown = f"{copies} copies" if copies > 1 else "1 copy"
     return f"a job without REPLICATE gets {shown}, not {min(COPIES_WANTED, nodes)}"
 
 
 def unanswered(server: str, failure: Failure) -> HealthReport:
-    """The verdict when the server gave no figures."""
+    """The report if the server gave no figures."""
     state = State.UNKNOWN if failure.code in UNKNOWN_CODES else State.CRITICAL
     return HealthReport(server, state, failure.words, [])
 
@@ -209,11 +209,11 @@ def _compare(queue: CheckedQueue, name: str, value: int | None, warn: int | None
             return
 
 
-# How it is said
+# Output formats
 
 
 def as_nagios(verdict: HealthReport, wanted: Sequence[str], limits: Limits) -> str:
-    """One line, and behind a bar the figures of the queues that were named, or sums."""
+    """One line: the verdict, then after a bar the figures of the named queues, or sums over all."""
     if wanted:
         figures = [word for queue in verdict.queues if queue.items is not None for word in _figures(queue, limits)]
     elif verdict.queues:
@@ -230,7 +230,7 @@ def as_nagios(verdict: HealthReport, wanted: Sequence[str], limits: Limits) -> s
 
 
 def nagios_line(service: str, state: State, found: Sequence[str], figures: str) -> str:
-    """What was found, the first few of it, and behind a bar the figures, if there are any."""
+    """One line: the first few findings, then after a bar the figures, if any."""
     words = _some(found).replace("|", "/").replace("\n", " ")
     return " | ".join([f"{service} {state.name} - {words}", *([figures] if figures else [])]) + "\n"
 
@@ -256,12 +256,12 @@ def _blank(limit: int | None, suffix: str = "") -> str:
 
 
 def as_object(one: "DataclassInstance", findings: list[str]) -> dict[str, Any]:
-    """For JSON, where findings are words."""
+    """Fields for JSON, with findings as texts."""
     return {"findings" if key == "found" else key: value for key, value in asdict(one).items()} | {"findings": findings}
 
 
 def as_json(verdict: HealthReport) -> str:
-    # age_ms is what oldest_ms was called first.
+    # age_ms is the former name of oldest_ms.
     queues = [
         as_object(queue, queue.findings) | {"state": queue.state.name.lower(), "age_ms": queue.oldest_ms}
         for queue in verdict.queues
@@ -278,7 +278,7 @@ def as_json(verdict: HealthReport) -> str:
 
 
 def as_prometheus(verdict: HealthReport) -> str:
-    """For the textfile collector of node_exporter."""
+    """The report for the textfile collector of node_exporter."""
     server = quoted_label(verdict.server)
     lines = [
         "# HELP kestrel_check_state 0 ok, 1 warning, 2 critical, 3 unknown",

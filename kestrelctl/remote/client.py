@@ -1,4 +1,4 @@
-"""The client's connection with the exit codes of a command line: what goes wrong leaves as a `Failure`."""
+"""Client for Kestrel servers that raises Failures with exit codes, and batches of puts."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -22,12 +22,12 @@ NOBODY: Final = Login()
 
 
 class KestrelClient(ClientConnection):
-    """A connection whose problems are Failures."""
+    """A connection whose errors are Failures."""
 
     asks_kind = True
 
     def __init__(self, address: str, timeout_ms: int, login: Login = NOBODY) -> None:
-        """Raises Failure for an address that is none."""
+        """Raises Failure for an invalid address."""
         self._uses_tls = login.uses_tls(parse_address(address))
         super().__init__(address, login, timeout_ms)
 
@@ -37,7 +37,7 @@ class KestrelClient(ClientConnection):
         super()._connect()
 
     def again(self) -> "KestrelClient":
-        """Another connection to the same server: what is leased does not mind."""
+        """A new connection to the same server: leases are independent of connections."""
         return KestrelClient(self.address, self._timeout_ms, self._login)
 
     def failure_of(self, problem: errors.KestrelError) -> Failure:
@@ -60,12 +60,14 @@ class KestrelClient(ClientConnection):
         delay_ms: int = 0,
         item_key: bytes = b"",
     ) -> PutReport:
-        """Add items in order, many in flight, until one is refused or the connection fails: see `putting.expiry_s`."""
+        """Put items in order, many in flight, until one is refused or the connection fails. `expire_s`: see
+        `putting.expiry_s`.
+        """
         items = ([PutItem(item, expire_s, delay_ms=delay_ms) for item in batch] for batch in batches)
         return self.put_items(queue, items, item_key=item_key)
 
     def put_items(self, queue: bytes, batches: Iterable[list[PutItem]], *, item_key: bytes = b"") -> PutReport:
-        """As `put_many`, each item with an expiry and flags of its own."""
+        """Put items as `put_many` does, each with its own expiry and flags."""
         report = PutReport()
         try:
             for batch in batches:
@@ -100,7 +102,7 @@ class KestrelClient(ClientConnection):
             raise
 
     def _why_refused(self, queue: bytes, size_bytes: int) -> str:
-        """In words. The reply is the same for both reasons: it is the limits that tell them apart."""
+        """The reason of a refusal in words. The reply does not tell full from too large: the limits do."""
         name, blocks = text(queue), list[QueueBlock]()
         with suppress(Failure):
             blocks = parse_blocks(self.dump_config())
@@ -121,7 +123,7 @@ class KestrelClient(ClientConnection):
 
 @dataclass(frozen=True, slots=True)
 class ServerWords:
-    """What a kind of server is called, and what to try where none is reached."""
+    """Name of a kind of server, and a hint for the case that it cannot be reached."""
 
     kind: str
     hint: str
@@ -131,7 +133,7 @@ KESTREL: Final = ServerWords("a Kestrel server", "is kestreld running? (-s HOST:
 
 
 def failure_of(problem: errors.KestrelError, timeout_ms: int, expected: ServerWords = KESTREL) -> Failure:
-    """The exit code of a problem with a server, and its words."""
+    """The Failure, with exit code and message, for a problem with a server."""
     cause = problem.__cause__
     match problem:
         case errors.ServersAway():

@@ -1,4 +1,4 @@
-"""Several servers that do not know each other, used as one: all are asked, an item goes to any and comes from any."""
+"""Several independent servers used as one: queries go to all of them, items to and from any."""
 
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -15,7 +15,7 @@ from kestreld.client.blocks import QueueBlock
 from kestreld.client.items import preference
 
 T = TypeVar("T")
-# Of several servers without an item each is waited at for so long, in turn.
+# If several servers have no item, the time to wait at each of them in turn.
 WAIT_TURN_MS: Final = 250
 AWAY: Final = (ExitCode.UNREACHABLE, ExitCode.TRY_AGAIN)
 # Others may still have an item.
@@ -23,7 +23,7 @@ WITHOUT_ITEMS: Final = (*AWAY, ExitCode.QUEUE_STOPPED)
 
 
 def _job_queues(client: KestrelClient) -> list[QueueBlock]:
-    """None of a server that does not know the command: an old Kestrel closes the connection."""
+    """Figures of the job queues; empty if the server does not know the command (an old Kestrel disconnects)."""
     try:
         return client.job_queue_stats()
     except Failure as failure:
@@ -33,9 +33,9 @@ def _job_queues(client: KestrelClient) -> list[QueueBlock]:
 
 
 class Cluster:
-    """The servers that a command line means, mostly one.
+    """The servers that a command line names, usually one.
 
-    One of several that fails is named on stderr, and the others do what they can; `end` says so in the exit code.
+    If one of several fails, its error is printed, the others go on, and `end` raises a Failure for the exit code.
     """
 
     def __init__(self, addresses: Sequence[str], timeout_ms: int, login: Login) -> None:
@@ -49,12 +49,12 @@ class Cluster:
             client.close()
 
     def end(self) -> None:
-        """Raises the failure of the first server that failed; what it was has been said."""
+        """Raise the failure of the first server that failed; its message has been printed."""
         if self._failure is not None:
             raise self._failure
 
     def _note(self, failure: Failure) -> None:
-        """Raises it where it is not about one server among several."""
+        """Print a failure of one server among several; raise any other."""
         if self.is_one or failure.code == ExitCode.USAGE:
             raise failure
         say(failure.words)
@@ -63,9 +63,9 @@ class Cluster:
     # All of them
 
     def each(self, do: Callable[[KestrelClient], T]) -> list[tuple[str, T]]:
-        """The addresses and answers of those that have one. Raises Failure when there are none.
+        """Addresses and answers of the servers that answer. Raises Failure if none does.
 
-        Those that cannot be reached are not asked again.
+        Servers that cannot be reached are not asked again.
         """
         answers = []
         for client in list(self.clients):
@@ -82,9 +82,10 @@ class Cluster:
     def queue_rows(
         self, patterns: Sequence[str] = (), keys: Collection[str] = (), *, per_server: bool = False
     ) -> list[QueueBlock]:
-        """The figures of these queues, or of all, sorted by name, from the servers that answer.
+        """Figures of these queues, or of all, sorted by name, from the servers that answer.
 
-        They are added up, or for each server with its address as `server`. If `keys` are given, others may be missing.
+        They are added up, or with `per_server` listed for each server with its address as `server`. With `keys`, other
+        figures may be missing.
         """
         wanted = [os.fsencode(name) for name in patterns] if are_names(patterns) else []
         keys = {*keys, "stopped"} if keys else keys
@@ -107,7 +108,7 @@ class Cluster:
         return sorted(rows, key=lambda row: str(row["queue"]))
 
     def must_be_running(self, names: Collection[str] = ()) -> None:
-        """Say which of the latest `queue_rows` are stopped. Raises Failure when one of `names` is."""
+        """Print which queues of the latest `queue_rows` are stopped. Raises Failure if one of `names` is."""
         named = {name: servers for name, servers in self._stopped.items() if name in names}
         if named or self._stopped:
             from kestrelctl.remote.stopped import stopped_queues  # rare
@@ -118,9 +119,9 @@ class Cluster:
             say(failure.words)
 
     def items_of(self, queue: str) -> tuple[int, int] | None:
-        """Items and open reads of a queue at all servers together. None = none of them has it.
+        """Items and open reads of a queue, summed over all servers. None = no server has the queue.
 
-        Raises the failure of the first that does not answer, or has stopped the queue.
+        Raises the failure of the first server that does not answer or has stopped the queue.
         """
         found: list[QueueBlock] = []
         for client in self.clients:
@@ -134,7 +135,7 @@ class Cluster:
         return (counts[0], counts[1]) if found else None
 
     def job_queue_rows(self, *, per_server: bool = False) -> list[QueueBlock]:
-        """As `queue_rows` of the queues of jobs, their names as `job_queue`."""
+        """Figures of the job queues as from `queue_rows`, with their names as `job_queue`."""
         answers = self.each(_job_queues)
         if not per_server:
             rows = sum_blocks([blocks for _, blocks in answers])
@@ -144,7 +145,7 @@ class Cluster:
         return sorted(named, key=lambda row: str(row["job_queue"]))
 
     def jobs_must_be_served(self) -> None:
-        """Raises Failure where a server has no queues of jobs to tell of, as it cannot read their log."""
+        """Raise Failure if a server reports no job queues because it cannot read the job log."""
         for address, figures in self.each(lambda client: client.server_stats()):
             if figures.get("jobs_stopped") == 1:
                 from kestrelctl.remote.stopped import JOBS_REMEDY  # rare
@@ -153,11 +154,11 @@ class Cluster:
                 raise Failure(ExitCode.QUEUE_STOPPED, words)
 
     def server_stats(self) -> list[tuple[str, dict[str, int | str]]]:
-        """The servers' own counters. Raises the failure of the first that does not answer."""
+        """The servers' own counters. Raises the failure of the first server that does not answer."""
         return [(client.address, client.server_stats()) for client in self.clients]
 
     def queue_stats(self) -> list[QueueBlock]:
-        """The figures of all together. Raises the failure of the first that does not answer."""
+        """The figures of the queues, summed over all servers. Raises the failure of the first that does not answer."""
         return sum_blocks([client.all_queue_stats() for client in self.clients])
 
     # Any of them
@@ -165,7 +166,7 @@ class Cluster:
     def put_many(
         self, queue: bytes, batches: Iterable[list[bytes]], expire_s: int, delay_ms: int = 0, item_key: bytes = b""
     ) -> PutReport:
-        """To a random server that can be reached, all items to the same one; with a key to the one that it is for."""
+        """Put all items on one random server that can be reached; with a key, on the server that the key selects."""
         clients = self._in_any_order()
         if item_key:
             clients.sort(key=lambda client: preference(client.address, item_key))
@@ -181,10 +182,10 @@ class Cluster:
         raise AssertionError("no server, and no reason why")
 
     def first(self, fetch: Callable[[KestrelClient, int], T | None], wait_ms: int) -> tuple[str, T] | None:
-        """What the first server has that has anything, and its address: `fetch` waits there for some milliseconds.
+        """Address and result of the first server that has any; `fetch` gets the milliseconds to wait there.
 
-        All are asked in any order; if none has anything, each is waited at in turn. None = the time is over. Raises
-        Failure when not all could be asked.
+        All servers are asked in random order; if none has a result, each is waited at in turn. None = time is over.
+        Raises Failure if some could not be asked.
         """
         if self.is_one:
             found = fetch(self.clients[0], wait_ms)

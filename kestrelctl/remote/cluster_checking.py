@@ -1,4 +1,4 @@
-"""Whether a cluster of jobs is well, from what its nodes say. Pure."""
+"""Health of a cluster of jobs from its nodes' reports, as text and for nagios, JSON and Prometheus. Pure."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -25,23 +25,23 @@ from kestreld.client.blocks import Cell
 
 READS_LOG: Final = "is reading its job log"
 LAG_WARN_US: Final = 500_000
-QUEUED_WARN_BYTES: Final = 1 << 20  # from there on the node gives it no more jobs
+QUEUED_WARN_BYTES: Final = 1 << 20  # from here on the other node sends it no jobs
 COLUMNS: Final = ["address", "state", "jobs", "acked", "memory_level", "lag_ms", "queued_bytes", "version", "words"]
 
 
 @dataclass(slots=True)
 class CheckedNode:
-    """One node. The names are those of the JSON output; None = nobody knows."""
+    """Result for one node. Fields are named as in the JSON output; None = unknown."""
 
     id: str
     address: str
     state: State = State.OK
-    condition: str = "up"  # or leaving, loading, suspected, down, away: it cannot be asked from here, but others can
+    condition: str = "up"  # or leaving, loading, suspected, down, stopped, away (reachable for others, not from here)
     jobs: int | None = None
-    acked: int | None = None  # jobs of which not all nodes know yet that they are acknowledged
+    acked: int | None = None  # jobs whose acknowledgement not all nodes know yet
     memory_level: int | None = None
-    lag_us: int | None = None  # the longest that another node has for it
-    queued_bytes: int | None = None  # which wait at others to be sent to it
+    lag_us: int | None = None  # longest round trip that another node measured to it
+    queued_bytes: int | None = None  # bytes waiting on other nodes to be sent to it
     version: str = ""
     found: list[Finding] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ class CheckedNode:
         self.found.append(Finding(state, words))
 
     def row(self) -> dict[str, Cell]:
-        """For a table."""
+        """The node as a row of a table."""
         lag_ms = None if self.lag_us is None else round(self.lag_us / 1000, 1)
         cells = (self.jobs, self.acked, self.memory_level, lag_ms, self.queued_bytes)
         shown = ["" if cell is None else str(cell) for cell in cells]
@@ -67,7 +67,7 @@ class CheckedNode:
 
 @dataclass(slots=True)
 class ClusterReport:
-    """All nodes, and what is wrong with the cluster as a whole."""
+    """All nodes, and the faults of the cluster as a whole."""
 
     server: str
     state: State
@@ -82,7 +82,7 @@ class ClusterReport:
 
     @property
     def all_found(self) -> list[str]:
-        """Those of nodes, too."""
+        """Findings of the cluster and of its nodes."""
         of_nodes = [
             Finding(one.state, f"{node.address or node.id}: {one.words}") for node in self.nodes for one in node.found
         ]
@@ -90,7 +90,7 @@ class ClusterReport:
 
 
 def judge(server: str, view: ClusterView) -> ClusterReport:
-    """`server` is the node that was asked first."""
+    """Check the cluster. `server` is the node that was asked first."""
     nodes = [_Judge(view, member).node for member in view.members.values()]
     found: list[Finding] = []
     copies = [number for one in view.nodes if (number := one.number("default_copies")) is not None]
@@ -111,7 +111,7 @@ def _all_is_well(nodes: Sequence[CheckedNode]) -> str:
 
 
 def unanswered(server: str, failure: Failure) -> ClusterReport:
-    """Where the first node has not answered."""
+    """The report if the first node has not answered."""
     if " refused: LOADING " in failure.words:
         return ClusterReport(server, State.WARNING, f"{server} {READS_LOG}", [])
     state = State.UNKNOWN if failure.code in UNKNOWN_CODES else State.CRITICAL
@@ -119,12 +119,12 @@ def unanswered(server: str, failure: Failure) -> ClusterReport:
 
 
 def _down_at(view: ClusterView, node_id: str) -> list[str]:
-    """The nodes that it does not answer."""
+    """The nodes that consider this one down."""
     return [one.place for one in view.nodes if (seen := one.members.get(node_id)) and seen.is_down]
 
 
 class _Judge:
-    """Of one node."""
+    """Checks of one node."""
 
     def __init__(self, view: ClusterView, member: Member) -> None:
         self._view = view
@@ -148,7 +148,7 @@ class _Judge:
         return state_of_down(down, len(self._view.members))
 
     def _judge_silent(self, member: Member) -> None:
-        """A node that could not be asked."""
+        """Check a node that could not be asked."""
         node, down_at = self.node, self._down_at()
         failures = {address.removeprefix("tls:"): failure for address, failure in self._view.failures.items()}
         failure = failures.get(member.address)
@@ -184,7 +184,7 @@ class _Judge:
         return int(value) if value.lstrip("-").isdecimal() else None
 
     def _judge_cut_off(self, own: NodeView) -> None:
-        """It answers here: does it answer the others, and do they know it?"""
+        """Check that a node that answers here also answers the other nodes and is known to them."""
         node = self.node
         if down_at := self._down_at():
             node.condition = "suspected"
@@ -208,7 +208,7 @@ class _Judge:
             node.find(state, f"uses more than {node.memory_level} % of its maxmemory")
 
     def _judge_links(self) -> None:
-        """From the others to it."""
+        """Check the links from the other nodes to this one."""
         node = self.node
         for one in self._others:
             seen, link = one.members.get(node.id), one.links.get(node.id, {})
@@ -227,11 +227,11 @@ class _Judge:
                 )
 
 
-# How it is said
+# Output formats
 
 
 def as_text(report: ClusterReport) -> str:
-    """The verdict, and a line for each thing that was found; the rows of nodes follow it."""
+    """The verdict and a line for each finding; the rows of nodes follow."""
     lines = [f"CLUSTER {report.state.name}", *[f"  {words}" for words in report.all_found]]
     if len(lines) == 1:
         lines = [f"{lines[0]} - {report.words}"]
@@ -255,7 +255,7 @@ def as_json(report: ClusterReport) -> str:
 
 
 def as_prometheus(report: ClusterReport) -> str:
-    """For the textfile collector of node_exporter."""
+    """The report for the textfile collector of node_exporter."""
     server = quoted_label(report.server)
     lines = [
         "# HELP kestrel_cluster_state 0 ok, 1 warning, 2 critical, 3 unknown",

@@ -1,4 +1,4 @@
-"""Contexts: a server or several and the way in, under a name, in a file; and which servers a command line means."""
+"""Contexts, which are named servers with credentials in a file, and the choice of servers for a command line."""
 
 import json
 import os
@@ -22,7 +22,7 @@ _TRUE: Final = ("1", "true", "t", "yes", "y", "on")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The names are those of the file; "" and None = it does not say."""
+    """Servers and credentials. Fields are named as in the file; "" and None = not set."""
 
     servers: tuple[str, ...]
     user: str = ""
@@ -38,13 +38,13 @@ class Context:
 
 @dataclass(slots=True)
 class Contexts:
-    """What the file says."""
+    """Contents of the contexts file."""
 
     selected: str = ""  # "" = none
     by_name: dict[str, Context] = field(default_factory=dict)
 
     def find(self, name: str) -> Context:
-        """Raises Failure."""
+        """The context of that name. Raises Failure."""
         if name not in self.by_name:
             known = ", ".join(sorted(self.by_name))
             reason = f"there are {known}" if known else "there are none; use kestrelctl context add"
@@ -54,13 +54,13 @@ class Contexts:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where a command goes."""
+    """The servers and the login that a command uses."""
 
     servers: tuple[str, ...]
     login: Login
     context: str = ""  # "" = none
     admin_port: int | None = None
-    cache: str = ""  # as the context says
+    cache: str = ""  # from the context
     jobs: str = ""
 
 
@@ -69,14 +69,14 @@ def file_path() -> str:
     return f"{folder}/kestrelctl/contexts.yaml"
 
 
-# Which one it is
+# Choosing servers
 
 
 def settle(options: Mapping[str, str | bool]) -> Way:
-    """The servers of a command line, of whose options these were given, and the login for all of them.
+    """The servers and the login for a command line with these options.
 
-    What the line does not say of the login the context says, else the environment. A server on the line goes without a
-    context, unless the line names one. Raises Failure.
+    The login comes from the options, else from the context, else from the environment. A server in the options disables
+    the context unless the options name one, too. Raises Failure.
     """
     server = str(options.get("server") or "")
     name = str(options.get("context") or ("" if server else os.environ.get("KESTRELCTL_CONTEXT", "")))
@@ -97,9 +97,9 @@ def settle(options: Mapping[str, str | bool]) -> Way:
 
 
 def settle_beside(options: Mapping[str, str | bool], kind: Literal["cache", "jobs"], default: str) -> Way:
-    """As `settle` for the cache, or the node of jobs: -s, else the context's, $KESTRELCTL_CACHE (_JOBS), the default.
+    """The cache or the node of jobs: -s, else the context's, else $KESTRELCTL_CACHE or _JOBS, else the default.
 
-    Raises Failure for a context that names none.
+    The login is chosen as in `settle`. Raises Failure for a context that names no such server.
     """
     from_environment = os.environ.get(f"KESTRELCTL_{kind.upper()}", "")
     named = options.get("server") or options.get("context") or os.environ.get("KESTRELCTL_CONTEXT")
@@ -124,7 +124,7 @@ def _from_environment(option: str) -> str | bool:
 
 
 def load() -> Contexts:
-    """None are there when there is no file. Raises Failure for one that cannot be read."""
+    """Read the contexts; none if there is no file. Raises Failure if it cannot be read."""
     path = file_path()
     try:
         with open(path, encoding="utf-8") as file:
@@ -140,7 +140,7 @@ def load() -> Contexts:
 
 
 def _parse(text: str) -> Any:
-    """Raises ValueError."""
+    """Parse JSON or YAML. Raises ValueError."""
     with suppress(ValueError):
         return json.loads(text)
     import yaml
@@ -152,7 +152,7 @@ def _parse(text: str) -> Any:
 
 
 def _contexts(content: Any) -> Contexts:
-    """Raises ValueError."""
+    """Contexts from the parsed file. Raises ValueError."""
     top = _mapping(content if content is not None else {}, "the file", {"selected", "contexts"})
     found = Contexts(str(top.get("selected") or ""))
     for name, content in _mapping(top.get("contexts") or {}, "contexts", None).items():
@@ -186,7 +186,7 @@ def _mapping(content: Any, where: str, known: set[str] | None) -> dict[str, Any]
 
 
 def checked(context: Context) -> Context:
-    """The same. Raises ValueError for addresses and ports that cannot be."""
+    """Return the context. Raises ValueError for invalid addresses and ports."""
     for server in (*context.servers, *filter(None, (context.cache, context.jobs))):
         try:
             parse_address(server)
@@ -198,13 +198,13 @@ def checked(context: Context) -> Context:
 
 
 def check_name(name: object) -> None:
-    """Raises ValueError."""
+    """Raise ValueError for an invalid name."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is not a context name: use letters, digits, _, . and -, starting with a letter")
 
 
 def save(contexts: Contexts) -> None:
-    """Raises Failure."""
+    """Replace the file. Raises Failure."""
     path = file_path()
     content = {
         name: {key: value for key, value in asdict(context).items() if value not in ("", None, False)}

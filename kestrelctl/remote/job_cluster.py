@@ -1,4 +1,4 @@
-"""The nodes of a cluster of jobs: how to reach all of them from one, and what each says of itself and of the others."""
+"""The nodes of a cluster of jobs: reaching all of them from one, and each node's view of itself and the others."""
 
 import re
 import threading
@@ -19,14 +19,14 @@ from kestreld.client.resp import RespValue
 T = TypeVar("T")
 ASKED_AT_ONCE: Final = 32  # nodes
 NODE_ID_LENGTH: Final = 40
-BUS_PORT_OFFSET: Final = 10_000  # from a node's port to the one of its bus, where it says nothing else
+BUS_PORT_OFFSET: Final = 10_000  # from a node's port to its bus port, unless the node reports another
 DOWN: Final = frozenset({"fail", "fail?"})
 _NODE_LINE: Final = re.compile(r"node\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A line of CLUSTER NODES: what one node says of another, or of itself."""
+    """A line of CLUSTER NODES: a node as another node, or it itself, sees it."""
 
     id: str
     address: str  # HOST:PORT; "" = not known
@@ -39,7 +39,7 @@ class Member:
 
     @property
     def is_member(self) -> bool:
-        """Whether it has answered: those that have not have no id yet."""
+        """True if the node has answered: until then it has no id."""
         return "handshake" not in self.flags
 
     @property
@@ -49,7 +49,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What a node says of itself, and of the others. `info` is INFO but for the lines of other nodes, `links` by id."""
+    """A node's view of itself and of the others. `info`: INFO without lines on other nodes; `links`: those, by id."""
 
     address: str  # at which it was asked
     id: str
@@ -58,23 +58,23 @@ class NodeView:
     links: Mapping[str, Mapping[str, str]] = field(repr=False)
 
     def number(self, name: str) -> int | None:
-        """A figure of INFO; None where there is none, as of a Disque."""
+        """A figure of INFO; None if it is missing, as on a Disque."""
         value = self.info.get(name, "")
         return int(value) if value.lstrip("-").isdecimal() else None
 
     @property
     def ids(self) -> frozenset[str]:
-        """Of the nodes of its cluster, itself among them."""
+        """Ids of the nodes of its cluster, its own included."""
         return frozenset(node_id for node_id, member in self.members.items() if member.is_member)
 
     @property
     def copied_spools(self) -> list[str]:
-        """What it has found out about other processes with the id of a node."""
+        """Reports on other processes that use the id of a node."""
         return [words for name, words in self.info.items() if re.fullmatch(r"cluster_copied_spool\d+", name)]
 
     @property
     def place(self) -> str:
-        """Where the others know it."""
+        """Address at which the other nodes know it."""
         return self.members[self.id].address or self.address
 
 
@@ -100,7 +100,7 @@ def _members(value: RespValue) -> dict[str, Member]:
 
 
 def _member(line: str) -> Member:
-    """Raises ValueError."""
+    """Parse a line of CLUSTER NODES. Raises ValueError."""
     node_id, address, flags, _, _, link = line.split(" ")
     host, _, port = address.rpartition(":")
     known = f"{f'[{host}]' if ':' in host else host}:{port}" if host else ""
@@ -108,7 +108,7 @@ def _member(line: str) -> Member:
 
 
 def view_of(client: JobsClient) -> NodeView:
-    """Raises Failure."""
+    """Ask a node for its view. Raises Failure."""
     members = client.ask(_nodes())
     info: dict[str, str] = {}
     links: dict[str, dict[str, str]] = {}
@@ -123,24 +123,24 @@ def view_of(client: JobsClient) -> NodeView:
 
 
 class JobCluster:
-    """All nodes that one of them knows, each asked over a connection of its own, several at a time.
+    """All nodes that one of them knows, each asked over its own connection, several at a time.
 
-    One that cannot be reached delays nobody else.
+    A node that cannot be reached does not delay the others.
     """
 
     def __init__(self, address: str, timeout_ms: int, login: Login) -> None:
-        """Raises Failure for an address that is none."""
+        """Raises Failure for an invalid address."""
         self.address = address
         self._timeout_ms = timeout_ms
         self._login = login
         self._prefix = "tls:" if parse_address(address).tls else ""
 
     def client(self, address: str = "") -> JobsClient:
-        """Of that node, else of the one that the command line names."""
+        """A client for the node at `address`, "" = the node that the command line names."""
         return JobsClient(address or self.address, self._timeout_ms, self._login)
 
     def ask(self, do: Callable[[JobsClient], T], address: str = "") -> T:
-        """Of one node. Raises Failure."""
+        """Run `do` with a client for one node. Raises Failure."""
         client = self.client(address)
         try:
             return do(client)
@@ -148,19 +148,19 @@ class JobCluster:
             client.close()
 
     def tell(self, words: Sequence[str | int], address: str = "") -> None:
-        """Have a node do something. Raises Failure."""
+        """Send a command to a node. Raises Failure."""
         self.ask(lambda client: client.ask(commands.done(words)), address)
 
     def way(self, address: str) -> str:
-        """As it is connected to from here: with TLS, if the first node is."""
+        """The address to connect to: with TLS if the first node uses it."""
         return f"{self._prefix}{address.removeprefix(self._prefix)}"
 
     def way_to(self, member: Member) -> str:
-        """ "" where nobody knows its address."""
+        """The address to connect to; "" if it is not known."""
         return self.way(member.address) if member.address else ""
 
     def ask_each(self, addresses: Sequence[str], do: Callable[[JobsClient], T]) -> dict[str, T | Failure]:
-        """By address, in that order: what each has answered, or why it has not."""
+        """Results of the nodes by address, in that order; a Failure for each that has none."""
         left, answers = SimpleQueue[str](), SimpleQueue[tuple[str, T | Failure]]()
         for address in addresses:
             left.put(address)
@@ -174,13 +174,13 @@ class JobCluster:
                     answers.put((address, failure))
 
         for _ in range(min(len(addresses), ASKED_AT_ONCE)):
-            # A daemon: Ctrl-C need not wait for a node that does not answer.
+            # A daemon thread, so that Ctrl-C does not wait for a node that does not answer.
             threading.Thread(target=work, daemon=True).start()
         found = dict([answers.get() for _ in addresses])
         return {address: found[address] for address in addresses}
 
     def look(self, more: Iterable[str] = ()) -> "ClusterView":
-        """What each node says; `more` are addresses of others to be asked, too. Raises the Failure of the first."""
+        """The views of all nodes; `more`: addresses of other nodes to ask. Raises the Failure of the first node."""
         first = self.ask(view_of)
         view = ClusterView({self.address: first})
         left = dict.fromkeys(more)
@@ -191,7 +191,7 @@ class JobCluster:
         return view
 
     def _unasked(self, view: "ClusterView") -> Iterable[str]:
-        """Members that somebody knows and that have not been asked, by their ids or addresses."""
+        """Addresses of known members that have not been asked, by id or address."""
         asked = {one.id for one in view.nodes}
         for one in view.nodes:
             for member in one.members.values():
@@ -201,14 +201,14 @@ class JobCluster:
 
 
 class ClusterView:
-    """What the nodes say that could be asked, and why others could not be."""
+    """Views of the nodes that could be asked, and the failures of the others."""
 
     def __init__(self, views: Mapping[str, NodeView]) -> None:
         self._views = dict(views)
         self.failures: dict[str, Failure] = {}  # by address
 
     def add(self, address: str, found: NodeView | Failure) -> None:
-        """What a node has answered, or why it has not."""
+        """Add a node's view, or the failure to get it."""
         if isinstance(found, Failure):
             self.failures[address] = found
         else:
@@ -216,25 +216,25 @@ class ClusterView:
 
     @property
     def nodes(self) -> list[NodeView]:
-        """Each node once, the one that was asked first at the beginning."""
+        """Views of the nodes, each node once, the one asked first at the beginning."""
         return list({one.id: one for one in reversed(self._views.values())}.values())[::-1]
 
     @property
     def asked(self) -> frozenset[str]:
-        """Addresses."""
+        """Addresses of all nodes asked, successfully or not."""
         return frozenset(self._views) | frozenset(self.failures)
 
     def view(self, node_id: str) -> NodeView | None:
-        """What that node says; None where it could not be asked."""
+        """View of the node with that id; None if it could not be asked."""
         return next((one for one in self._views.values() if one.id == node_id), None)
 
     def at(self, address: str) -> NodeView | None:
-        """What the node says that was asked there."""
+        """View of the node that was asked at that address."""
         return self._views.get(address)
 
     @property
     def members(self) -> dict[str, Member]:
-        """Every member that somebody knows, by id: as it says itself, else as the first that knows it does."""
+        """Every known member by id: as the node itself describes it, else as the first that knows it does."""
         found: dict[str, Member] = {}
         for one in self.nodes:
             for node_id, member in one.members.items():
@@ -245,7 +245,7 @@ class ClusterView:
         return found
 
     def find(self, words: str) -> Member:
-        """The node of that id, the beginning of one, or that address. Raises Failure."""
+        """The node with that id, unique beginning of an id, or address. Raises Failure."""
         found = [one for one in self.members.values() if words in (one.id, one.address)]
         if not found and re.fullmatch(r"[0-9a-f]{4,40}", words):
             found = [one for one in self.members.values() if one.id.startswith(words)]

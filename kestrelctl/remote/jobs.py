@@ -1,4 +1,4 @@
-"""The connection to a node of jobs with the exit codes of a command line, and what takes it several commands."""
+"""Client for a node of jobs that raises Failures with exit codes, and operations of several commands."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -16,7 +16,7 @@ from kestreld.client.job_connection import JobConnection
 T = TypeVar("T")
 NODE: Final = ServerWords("a node of jobs", "is listen.disque set? (-s HOST:PORT or KESTRELCTL_JOBS)")
 SAVE_MS: Final = 86_400_000  # all jobs are written
-AT_ONCE: Final = 64  # commands on the way, whose replies have to fit into the socket's buffers
+AT_ONCE: Final = 64  # commands in flight, whose replies must fit in the socket's buffers
 _CODES: Final = {
     "NOJOB": ExitCode.NEGATIVE,
     "BADID": ExitCode.USAGE,
@@ -30,12 +30,12 @@ _CODES: Final = {
 
 
 class JobsClient(JobConnection):
-    """A connection whose problems are Failures."""
+    """A connection whose errors are Failures."""
 
     def __init__(self, address: str, timeout_ms: int, login: Login) -> None:
-        """Raises Failure for an address that is none."""
+        """Raises Failure for an invalid address."""
         self._uses_tls = login.uses_tls(parse_address(address))
-        self.answer_ms = timeout_ms  # how long the node may take
+        self.answer_ms = timeout_ms  # longest time the node may take to reply
         super().__init__(address, login, timeout_ms)
 
     def _connect(self) -> None:
@@ -55,7 +55,7 @@ class JobsClient(JobConnection):
         return failure_of(problem, self._timeout_ms, NODE)
 
     def ask_on_any(self, command: JobCommand[T]) -> T:
-        """Over this connection, or another one to the node if it is lost."""
+        """Ask over this connection or, if it is lost, over a new one to the node."""
         if self.is_usable:
             with suppress(Failure):
                 return self.ask(command)
@@ -63,19 +63,19 @@ class JobsClient(JobConnection):
             return another.ask(command)
 
     def ask_all(self, asked: Sequence[JobCommand[T]]) -> Iterator[T]:
-        """Any number of commands, some at a time."""
+        """Replies to any number of commands, AT_ONCE of them in flight."""
         for first in range(0, len(asked), AT_ONCE):
             yield from self.ask_each(asked[first : first + AT_ONCE])
 
     def scan(self, step: Callable[[str], JobCommand[tuple[str, list[T]]]]) -> Iterator[T]:
-        """All that a scan gives, from cursor to cursor."""
+        """All results of a scan, from cursor to cursor."""
         cursor = ""
         while cursor != "0":
             cursor, found = self.ask(step(cursor or "0"))
             yield from found
 
     def figures(self, queues: Sequence[bytes]) -> Iterator[dict[str, Shown]]:
-        """What there is to say of each queue that there is."""
+        """All figures of each of the queues that exist."""
         counted = self.ask_all(
             [command for name in queues for command in (commands.qstat(name), commands.qcount(name))]
         )
@@ -84,7 +84,7 @@ class JobsClient(JobConnection):
                 yield stat | count
 
     def letters(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Shown]]]:
-        """Those that are dead letters, and all there is to say of each."""
+        """The dead letters among the jobs, each with all its figures."""
         shown = self.ask_all([command for job in jobs for command in (commands.deadshow(job), commands.show(job))])
         for job, dead, life in zip(jobs, shown, shown, strict=False):
             if dead is not None and life is not None:
@@ -92,6 +92,6 @@ class JobsClient(JobConnection):
                 yield job, {**dead, "put_at_ms": put_at_ms, "dead_at_ms": dead["dead-since"]}
 
     def dead_letters(self, jobs: Sequence[JobName]) -> Iterator[dict[str, Shown]]:
-        """Where each comes from, if it is a dead letter."""
+        """Origin of each job that is a dead letter; {} for any other job."""
         for known in self.ask_all([commands.deadshow(job) for job in jobs]):
             yield {} if known is None else {name: value for name, value in known.items() if name not in ("id", "queue")}

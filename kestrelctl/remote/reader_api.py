@@ -1,4 +1,4 @@
-"""Reading a queue by its item ids, which takes nothing: the reader API of the admin port (docs/admin.md)."""
+"""Client for the reader API of the admin port, which reads queues by item id and takes nothing (docs/admin.md)."""
 
 import base64
 import http.client
@@ -30,15 +30,15 @@ _CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item, with all that is known of it."""
+    """An item and its attributes."""
 
     id: int
     add_ms: int
     expire_ms: int  # since 1970; 0 = never
     flags: int
-    is_open: bool  # a worker holds it
+    is_open: bool  # in an open read
     data: bytes
-    known: Mapping[str, int | str] = field(default_factory=dict)  # what there is beside, by the names of columns
+    known: Mapping[str, int | str] = field(default_factory=dict)  # other attributes, by column name
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,74 +48,74 @@ class Page:
 
 
 class Gone(Exception):
-    """The items are not there any more."""
+    """The requested items no longer exist."""
 
     def __init__(self, journal_id: int, first_id: int) -> None:
         super().__init__(first_id)
         self.journal_id = journal_id
-        self.first_id = first_id  # the first that is still there
+        self.first_id = first_id  # the first that still exists
 
 
 class NotReadable(Failure):
-    """By ids: there is no admin port that can be reached from here, or no journal."""
+    """Items cannot be read by id: no admin port can be reached from here, or there is no journal."""
 
     def __init__(self, words: str) -> None:
         super().__init__(ExitCode.REFUSED, words)
 
 
 class ReaderApi:
-    """Of one server. Every failure leaves as a `Failure`."""
+    """The reader API of one server. Every error is raised as a Failure."""
 
     def __init__(self, connection: AdminConnection, address: str) -> None:
         self.address = address
         self._connection = connection
 
     def describe(self, queue: str) -> dict[str, Any]:
-        """The family of a queue: its ids, and its readers."""
+        """The family of a queue: its ids and its readers."""
         described: dict[str, Any] = json.loads(self._ask("GET", path_of(queue))[1])
         self.must_be_running(described)
         return described
 
     def must_be_running(self, found: Mapping[str, Any]) -> None:
-        """Raises Failure where what is said of a queue says that it is stopped."""
+        """Raise Failure if the description says that the queue is stopped."""
         if "stopped" in found:
             raise _corrupt(f"corrupt: {found['stopped']}", found, f"the admin port of {self.address}")
 
     def consumers(self, queue: str, limit: int) -> dict[str, Any]:
-        """Who waits on a queue, who holds its open reads, and its readers: as docs/admin.md has it."""
+        """A queue's waiting clients, the holders of its open reads, and its readers: see docs/admin.md."""
         found: dict[str, Any] = json.loads(self._ask("GET", f"{path_of(queue, 'consumers')}?limit={limit}")[1])
         return found
 
     def queues(self) -> list[str]:
-        """The names of all queues, children too."""
+        """The names of all queues, children included."""
         return [one["queue"] for one in json.loads(self._ask("GET", "/queues")[1])["queues"]]
 
     def run(self) -> str:
-        """Which run of which server this is: another one has another."""
+        """Identifier of the server's current run: it changes with each start and differs between servers."""
         snapshot: dict[str, Any] = json.loads(self._ask("GET", "/stats.json")[1])
         return str(snapshot["at"]).partition(".")[0]
 
     def position(self, queue: str, query: Mapping[str, int]) -> dict[str, Any]:
-        """An id by time or size, as docs/admin.md has it. Raises Gone."""
+        """An id by time or size: see docs/admin.md. Raises Gone."""
         found: dict[str, Any] = json.loads(self._ask("GET", f"{path_of(queue, 'position')}?{urlencode(query)}")[1])
         return found
 
     def records(self, queue: str, query: Mapping[str, int | str]) -> tuple[bytes, int]:
-        """As `page`, but as PUT records of the journal (docs/journal.md), and the id to go on with. Raises Gone."""
+        """A page of items as PUT records (docs/journal.md), and the id to continue with. Raises Gone."""
         answer, content = self._ask("GET", f"{path_of(queue, 'items')}?{urlencode(query)}")
         return content, int(answer.headers["X-Kestrel-Next"])
 
     def page(self, queue: str, query: Mapping[str, int | str], wait_ms: int = 0) -> Page:
-        """Items of a range, as docs/admin.md has its parameters. Raises Gone."""
+        """Items of a range; docs/admin.md has the parameters. Raises Gone."""
         asked = {"format": "ndjson", "limit": PAGE_ITEMS, "bytes": PAGE_BYTES, "wait_ms": wait_ms} | dict(query)
         answer, content = self._ask("GET", f"{path_of(queue, 'items')}?{urlencode(asked)}", wait_ms)
         lines = content.split(b"\n")
         return Page([_item(json.loads(line)) for line in lines if line], int(answer.headers["X-Kestrel-Next"]))
 
     def waiting(self, queue: str, family: Mapping[str, Any] | None = None, after: int = 0) -> Iterator[Item]:
-        """What a queue has yet to deliver, open reads too, from its head or behind an id to its end.
+        """Undelivered items of a queue, open reads included, from its head or after an id to its end.
 
-        `family` says where its end is; None = where it is now.
+        `family` says where the end is; None = the current one.
         """
         family = family or self.describe(queue)
         journal_id, end_id = family["journal_id"], family["next_id"]
@@ -128,7 +128,7 @@ class ReaderApi:
             except Gone as gone:
                 if gone.journal_id != journal_id:
                     raise Failure(ExitCode.NEGATIVE, f"{queue} was deleted meanwhile") from gone
-                asked["first"] = gone.first_id  # what was before has been taken meanwhile
+                asked["first"] = gone.first_id  # earlier items have been taken meanwhile
                 continue
             yield from (item for item in page.items if item.id < end_id)
             if not page.items or page.next_id >= end_id:
@@ -136,7 +136,7 @@ class ReaderApi:
             asked["first"] = page.next_id
 
     def in_state(self, queue: str, state: str, limit: int | None) -> Iterator[Item]:
-        """Items that are waiting, delayed, leased or retrying: those that are due first, at most `limit`."""
+        """At most `limit` items that are waiting, delayed, leased or retrying, those due first at the beginning."""
         asked: dict[str, int | str] = {"state": state, "bytes": PAGE_BYTES}
         left = limit
         while left is None or left > 0:
@@ -150,22 +150,22 @@ class ReaderApi:
             left = None if left is None else left - len(items)
 
     def act(self, queue: str, item: int, action: str) -> str:
-        """Cancel an item, or run it now; what it was before."""
+        """Cancel an item or run it now; return its former state."""
         return str(json.loads(self._ask("POST", path_of(queue, "items", str(item), action))[1])["was"])
 
     def redrive(self, queue: str, query: Mapping[str, int | str]) -> dict[str, Any]:
-        """Send some items of a dead-letter queue back: as docs/admin.md has it."""
+        """Send items of a dead-letter queue back to their queues: see docs/admin.md."""
         sent: dict[str, Any] = json.loads(self._ask("POST", f"{path_of(queue, 'redrive')}?{urlencode(query)}")[1])
         return sent
 
     def create(self, queue: str, reader: str, at: str) -> tuple[dict[str, Any], bool]:
-        """The reader, and whether it is new. `at` is earliest, latest or an id. Raises Gone."""
+        """The reader, and True if it is new. `at` is earliest, latest or an id. Raises Gone."""
         path = f"{path_of(queue, 'readers', reader)}?{urlencode({'from': at})}"
         answer, content = self._ask("POST", path)
         return json.loads(content), answer.status == http.HTTPStatus.CREATED
 
     def done(self, queue: str, reader: str, through: int) -> dict[str, Any]:
-        """Move a reader behind an item."""
+        """Move a reader past an item."""
         path = f"{path_of(queue, 'readers', reader, 'done')}?through={through}"
         moved: dict[str, Any] = json.loads(self._ask("POST", path)[1])
         return moved
@@ -235,7 +235,7 @@ def _known(record: Mapping[str, Any]) -> dict[str, int | str]:
 
 
 def open_reader_api(address: str, timeout_ms: int, admin_port: int | None = None, login: Login = NOBODY) -> ReaderApi:
-    """For the server at `address`; `admin_port` None = it says itself where that is. Raises Failure if it has none."""
+    """The API of the server at `address`. `admin_port` None = as reported by it. Raises Failure if it has none."""
     with closing(KestrelClient(address, timeout_ms, login)) as client:
         client.must_be_known()
         counters = client.server_stats()
@@ -256,7 +256,7 @@ def open_reader_api(address: str, timeout_ms: int, admin_port: int | None = None
 
 
 def _connect(address: str, port: int, admin: str, timeout_ms: int, login: Login) -> AdminConnection:
-    """To that port of the server's host, by TLS where the server says so."""
+    """Connect to that port of the server's host, with TLS if the server reports it."""
     own = parse_address(address)
     is_tls = admin.startswith("tls:")
     if leaves_tls(login, address, is_tls=is_tls):

@@ -1,4 +1,4 @@
-"""Nodes of jobs that kestrelctl has started itself, on this machine, to try a cluster."""
+"""Nodes of jobs that kestrelctl starts on this machine for the trial of a cluster."""
 
 import os
 import re
@@ -24,13 +24,13 @@ Tell = Callable[[str], None]
 
 
 class StartedNode:
-    """A kestreld with a folder of its own. Its log goes to `tell`."""
+    """A kestreld with its own folder. Its log lines go to `tell`."""
 
     def __init__(self, name: str, folder: Path, port: int | None, settings: Sequence[str], tell: Tell) -> None:
-        """`port`: for clients; None = one that is free."""
+        """`port`: for clients; None = any free port."""
         self.name = name
         self.folder = folder
-        self.places: dict[str, str] = {}  # of listeners, once it is ready
+        self.places: dict[str, str] = {}  # addresses of its listeners, once it is ready
         places = ["memcache=127.0.0.1:0", "admin=127.0.0.1:0", f"disque=127.0.0.1:{port or 0}"]
         of_bus = [f"cluster.port={port + BUS_PORT_OFFSET}"] if port else []
         self._settings = [*[f"listen.{place}" for place in places], *of_bus, f"queue_path={folder}", *settings]
@@ -40,7 +40,7 @@ class StartedNode:
 
     @property
     def command(self) -> list[str]:
-        """What it is run with, with the ports that it has."""
+        """The command line of the node, with its actual ports once it is ready."""
         settings = list(self._settings)
         if "cluster" in self.places:
             fixed = {f"listen.{name}": self.places[name] for name in ("memcache", "admin", "disque")}
@@ -56,9 +56,9 @@ class StartedNode:
         return self._process.pid
 
     def start(self, ended: SimpleQueue["StartedNode"]) -> None:
-        """Start it; `ended` gets it when it has ended. Raises Failure."""
+        """Start the node; it is put in `ended` once it has exited. Raises Failure."""
         try:
-            # In a group of its own: Ctrl-C is for kestrelctl alone, which stops it in good order.
+            # A process group of its own: Ctrl-C reaches only kestrelctl, which stops the nodes in order.
             self._process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, process_group=0
             )
@@ -80,14 +80,14 @@ class StartedNode:
         ended.put(self)
 
     def wait_until_ready(self) -> None:
-        """Raises Failure where it ends instead; its log has said why."""
+        """Raise Failure if the node exits instead of becoming ready; its log has the reason."""
         self._has_told.wait()
         if not self.places:
             raise Failure(ExitCode.REFUSED, f"{self.name} has not started: see above")
 
     @property
     def how_it_ended(self) -> str:
-        """In words; "" while it runs."""
+        """Exit of the node in words; "" while it runs."""
         code = self._process.poll() if self._process is not None else None
         if code is None:
             return ""
@@ -95,16 +95,16 @@ class StartedNode:
 
     @property
     def shell_line(self) -> str:
-        """What starts it again with the same ports."""
+        """The shell command that starts the node again with the same ports."""
         return shlex.join(self.command)
 
     def stop(self) -> None:
-        """Ask it to."""
+        """Send SIGTERM."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
 
     def wait_until_stopped(self) -> None:
-        """Kill it where it takes too long."""
+        """Wait for the exit; kill the node after STOP_S seconds."""
         if self._process is not None:
             try:
                 self._process.wait(STOP_S)

@@ -1,4 +1,4 @@
-"""Queues that a server has stopped: their journals are damaged, and what they hold is known once they are repaired."""
+"""Messages on queues that a server has stopped because their journals are damaged, with the repair command."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -10,21 +10,21 @@ JOBS_REMEDY: Final = "stop the server and run: kestrelctl journal-verify --repai
 
 
 def repair_command(queue: str, server: str = "") -> str:
-    """What reopens it; "" = at the server that is asked anyway."""
+    """The command that repairs and reopens the queue; `server` "" = the default server."""
     from shlex import quote  # few commands need it
 
     return f"kestrelctl {f'-s {quote(server)} ' if server else ''}repair {quote(queue)}"
 
 
 def stopped_queue(queue: str, server: str = "") -> Failure:
-    """`server` is where, "" = there is only one."""
+    """The Failure for a stopped queue. `server` "" = there is only one."""
     where = f" at {server}" if server else ""
     words = f"{queue} is stopped{where}: its journal is damaged, and may hold items; run: "
     return Failure(ExitCode.QUEUE_STOPPED, words + repair_command(queue, server))
 
 
 def stopped_queues(names: Mapping[str, Sequence[str]]) -> Failure:
-    """The same of several: where each is stopped, as for `stopped_queue`."""
+    """The Failure for several stopped queues, each with the servers that have stopped it."""
     (name, (server, *_)), *others = names.items()
     if not others:
         return stopped_queue(name, server)

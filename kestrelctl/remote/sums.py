@@ -1,17 +1,17 @@
-"""The figures of several servers as those of one. Pure."""
+"""Figures of several servers added up as those of one. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kestreld.client.blocks import Cell, QueueBlock
 
-# A sum of ages would mean nothing: the largest counts. Of states it is the worst.
+# Figures of which the largest counts: a sum of ages means nothing, and of states the worst counts.
 LARGEST: Final = frozenset({"age", "oldest_ms", "sync_us", "full", "journal_failed", "stopped"})
 OF_ONE_SERVER: Final = frozenset({"head_id", "next_id"})
 
 
 def sum_blocks(servers: Sequence[Iterable[QueueBlock]]) -> list[QueueBlock]:
-    """A block for each queue that is on any of the servers, in the order they first come."""
+    """A block for each queue of any server, in order of first appearance."""
     if len(servers) == 1:
         return list(servers[0])
     sums: dict[str, QueueBlock] = {}
