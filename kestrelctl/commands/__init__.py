@@ -1,1 +1,1 @@
-"""The verbs of kestrelctl, one file each: parse, ask the client, hand a value to `output`."""
+"""The verbs of kestrelctl, one module each: parse options, ask a client, pass the result to `output`."""

@@ -1,7 +1,7 @@
-"""kestrelctl bench: the load tests, each a command of its own.
+"""`kestrelctl bench`: the load tests, each a command of its own.
 
-Names and letters are those of Kestrel's and libkestrel's tools wherever kestrelctl leaves them free: -s is the
-server and -h the help in all its commands.
+Options are named as in Kestrel's and libkestrel's tools unless kestrelctl uses the letter otherwise: -s is the server
+and -h the help in all its commands.
 """
 
 import os
@@ -67,7 +67,7 @@ def flood(
 
 
 def _server_or_sleep(values: list[str]) -> tuple[str, int | None]:
-    """Kestrel's many-clients has -s for the pause: a span cannot be a server."""
+    """Split the values of -s: Kestrel's many-clients uses -s for the pause, and a span cannot be a server."""
     server, sleep_ms = "", None
     for word in values:
         try:

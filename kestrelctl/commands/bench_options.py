@@ -1,4 +1,4 @@
-"""Options that the load tests share, and what conducts one under them."""
+"""Options that the load tests share, and the call that runs a test with them."""
 
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -16,7 +16,7 @@ FLOOD_ITEMS_DEFAULT: Final = 10_000
 
 
 def _share(value: str) -> float:
-    """`10%` or `0.1`."""
+    """Parse `10%` or `0.1`."""
     try:
         share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
     except ValueError as error:
@@ -76,7 +76,7 @@ LimitOption = Annotated[
 
 
 class BenchOptions(NamedTuple):
-    """What is the same for all load tests."""
+    """Options common to all load tests."""
 
     no_flush: Annotated[
         bool,

@@ -1,4 +1,4 @@
-"""kestrelctl cache get, set, add, incr, delete, flush, stats"""
+"""`kestrelctl cache get, set, add, incr, delete, flush, stats`: access to a cache"""
 
 import os
 import re
@@ -14,7 +14,7 @@ from kestreld.client.cache import KEY_BYTES_MAX
 
 
 def _key(value: str) -> str:
-    """An argument's key, if a cache takes it."""
+    """An argument's key. Raises a usage error for a key that no cache accepts."""
     key = os.fsencode(value)
     if not key or len(key) > KEY_BYTES_MAX or re.search(rb"[\x00-\x20\x7f]", key):
         raise bad_value(f"{value!r} is not a key: 1 to {KEY_BYTES_MAX} bytes without blanks and control characters")

@@ -1,4 +1,4 @@
-"""kestrelctl check"""
+"""`kestrelctl check`: check the health of a server and its queues"""
 
 from enum import StrEnum
 from typing import Annotated

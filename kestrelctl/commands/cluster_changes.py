@@ -1,4 +1,4 @@
-"""kestrelctl cluster meet, forget, leaving"""
+"""`kestrelctl cluster meet, forget, leaving`: add nodes to a cluster and remove them"""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -71,7 +71,7 @@ def _meet(client: "JobsClient", found: "list[tuple[NodeView, list[str | int]]]")
 
 
 def _to_be_met(nodes: "JobCluster", first: "NodeView", address: str) -> tuple["NodeView", list[str | int]]:
-    """The node there, and how it is called in a CLUSTER MEET: host, port and port of the bus."""
+    """The view of the node at `address`, and the arguments of CLUSTER MEET for it: host, port, bus port."""
     from kestrelctl.remote.access import parse_address
     from kestrelctl.remote.job_cluster import BUS_PORT_OFFSET, view_of
     from kestreld.client.job_connection import JOBS_PORT_DEFAULT

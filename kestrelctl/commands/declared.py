@@ -1,6 +1,6 @@
-"""Options and arguments as the verbs declare them, without typer: to import it takes longer than a short command.
+"""Declarations of the verbs' options and arguments, without typer, whose import outlasts a short command.
 
-`groups` makes typer's of them, and `plain` goes by them where a command line needs no typer.
+`groups` turns them into typer's; `plain` uses them directly for command lines that need no typer.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ MAY_BE_EMPTY: Final = frozenset({"data", "words"})  # an item; what belongs to t
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What stands in an Annotated; `words` and `settings` are those of typer.Option and typer.Argument."""
+    """Metadata in an Annotated; `words` and `settings` are arguments of typer.Option or typer.Argument."""
 
     is_option: bool
     words: tuple[str, ...]
@@ -28,19 +28,19 @@ def argument(**settings: Any) -> Declared:
 
 
 def bad_value(words: str) -> Exception:
-    """What to raise for a value that an option or argument does not take."""
+    """The usage error for an invalid value of an option or argument."""
     import typer
 
     return typer.BadParameter(words)
 
 
 def groups_of(verb: Callable[..., Any]) -> dict[str, Any]:
-    """The named tuples of options that a verb takes as one parameter each."""
+    """The option groups of a verb: named tuples that it takes as one parameter each."""
     return {name: group for name, group in verb.__annotations__.items() if hasattr(group, "_fields")}
 
 
 def regrouped(verb: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
-    """What the verb takes, of values in which the fields of its groups stand for themselves."""
+    """Pack flat option values into the verb's option groups."""
     values = dict(values)
     for name, group in groups_of(verb).items():
         values[name] = group(*[values.pop(field) for field in group._fields])

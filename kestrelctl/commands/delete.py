@@ -1,4 +1,4 @@
-"""kestrelctl delete"""
+"""`kestrelctl delete`: delete a queue"""
 
 import os
 

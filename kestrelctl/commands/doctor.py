@@ -1,4 +1,4 @@
-"""kestrelctl doctor"""
+"""`kestrelctl doctor`: check a server and its machine"""
 
 from typing import Annotated
 

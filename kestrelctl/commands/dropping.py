@@ -1,4 +1,4 @@
-"""What flush, flush-all and delete would discard."""
+"""Options and figures that flush, flush-all and delete share: --dry-run, --missing-ok, items to be discarded."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
@@ -21,12 +21,12 @@ MissingOkOption = Annotated[bool, option("--missing-ok", help="Exit 0 instead of
 
 
 def no_such_queue(name: str) -> Failure:
-    """Said aloud also where nobody looks: it is a slip more often than an answer."""
+    """The Failure for a missing queue. Never quiet: usually the name is mistyped."""
     return Failure(ExitCode.NEGATIVE, f"no such queue: {name}", is_quiet=False)
 
 
 def figures_of(cluster: "Cluster", queue: str, *, missing_ok: bool) -> "list[QueueBlock]":
-    """Of a queue by this very name. Raises Failure where it is stopped, and where there is none unless `missing_ok`."""
+    """Figures of the queue of exactly this name. Raises Failure if it is stopped or, without `missing_ok`, missing."""
     rows = [row for row in cluster.queue_rows([queue]) if row["queue"] == queue]
     cluster.must_be_running([queue])
     if not rows and not missing_ok:

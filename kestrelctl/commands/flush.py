@@ -1,4 +1,4 @@
-"""kestrelctl flush"""
+"""`kestrelctl flush`: discard all items of a queue"""
 
 import os
 

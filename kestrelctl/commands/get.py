@@ -1,4 +1,4 @@
-"""kestrelctl get"""
+"""`kestrelctl get`: take items from a queue"""
 
 import os
 from typing import TYPE_CHECKING, Annotated
@@ -90,7 +90,7 @@ def get(
 
 
 def _leave_out_those_without(cluster: "Cluster", queue: str) -> None:
-    """The servers that do not have the queue. Raises Failure when none has it."""
+    """Drop servers without the queue from the cluster. Raises Failure if no server has it."""
     from kestrelctl.commands.dropping import no_such_queue
 
     having = {address for address, figures in cluster.each(lambda one: one.queue_stats(os.fsencode(queue))) if figures}

@@ -1,4 +1,4 @@
-"""Options that belong together: a verb takes a named tuple of them as one parameter."""
+"""Conversion of verbs for typer: option groups, each a named tuple, become single options."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -11,7 +11,7 @@ from kestrelctl.commands.declared import Declared, groups_of, regrouped
 
 
 def ungrouped(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The verb as typer takes it: the fields of its groups are options, behind the verb's own."""
+    """The verb as typer takes it: the fields of its option groups are options after the verb's own."""
     groups = groups_of(verb)
     own = [each for each in signature(verb).parameters.values() if each.name not in groups]
     theirs = [each for group in groups.values() for each in signature(group).parameters.values()]

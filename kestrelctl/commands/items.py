@@ -1,4 +1,4 @@
-"""kestrelctl items"""
+"""`kestrelctl items`: list the items of a queue"""
 
 from enum import StrEnum
 from itertools import islice
@@ -11,7 +11,7 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 
 class ItemState(StrEnum):
-    """What items wait for."""
+    """State of an item."""
 
     WAITING = "waiting"
     DELAYED = "delayed"

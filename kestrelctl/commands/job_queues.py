@@ -1,4 +1,4 @@
-"""kestrelctl jobs ls, scan, peek, stat, count, pause, dead, redrive, qdel, restart"""
+"""`kestrelctl jobs ls, scan, peek, stat, count, pause, dead, redrive, qdel, restart`: queues of jobs"""
 
 import os
 from contextlib import suppress
@@ -38,7 +38,7 @@ AllNodesOption = Annotated[
 
 
 class JobState(StrEnum):
-    """As Disque calls them."""
+    """States of jobs, named as in Disque."""
 
     ACTIVE = "active"
     QUEUED = "queued"
@@ -47,7 +47,7 @@ class JobState(StrEnum):
 
 
 class Pause(StrEnum):
-    """What a queue does not do."""
+    """Argument of PAUSE: the direction to pause, NONE to resume, STATE to ask."""
 
     IN = "in"
     OUT = "out"
@@ -237,7 +237,7 @@ def jobs_qdel(
 
 
 def _ask(remote: RemoteJobs, command: "JobCommand[T]", *, all_nodes: bool) -> tuple[list[T], Failure | None]:
-    """What the node answers, or all of its cluster; and what to end with where some could not be asked."""
+    """Replies of the node, or of all nodes of its cluster, and the Failure to end with if some could not be asked."""
     if not all_nodes:
         return [remote.client().ask(command)], None
     nodes = remote.cluster()

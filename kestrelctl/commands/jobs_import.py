@@ -1,4 +1,4 @@
-"""kestrelctl jobs import"""
+"""`kestrelctl jobs import`: import the jobs of a Disque's disque.aof"""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -45,7 +45,7 @@ def jobs_import(
 
 
 def _jobs_in(file: str, *, whole: bool) -> list[SavedJob]:
-    """Those that were not deleted."""
+    """The jobs of the file that were not deleted. Raises Failure."""
     reader = AofReader(FileLayer(), file)
     try:
         jobs = list(_left(reader))

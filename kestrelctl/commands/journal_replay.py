@@ -1,4 +1,4 @@
-"""kestrelctl journal replay"""
+"""`kestrelctl journal replay`: put the items of a journal on a queue again"""
 
 import re
 import time
@@ -23,7 +23,7 @@ from kestreld.client.blocks import Cell
 
 
 def _speed(value: str) -> float:
-    """0 for max."""
+    """Parse a speed; 0 = max."""
     from kestrelctl.journals.replaying import parse_speed
 
     try:

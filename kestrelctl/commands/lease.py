@@ -1,4 +1,4 @@
-"""kestrelctl lease confirm, extend, give-back"""
+"""`kestrelctl lease confirm, extend, give-back`: finish or prolong a lease by its token"""
 
 import os
 from collections.abc import Callable
@@ -89,7 +89,7 @@ def lease_give_back(
 
 
 def _change(remote: Remote, queue: str, token: int, change: "Callable[[KestrelClient], bool]") -> None:
-    """At the server that knows the token."""
+    """Apply a change at the server that knows the token. Raises Failure if none does."""
 
     def at(client: "KestrelClient", _: int) -> bool | None:
         # A server that knows no tokens would take a confirmation for the name of a queue, and delete that.

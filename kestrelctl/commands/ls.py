@@ -1,4 +1,4 @@
-"""kestrelctl ls"""
+"""`kestrelctl ls`: print the names of the queues"""
 
 from typing import Annotated, Final
 

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and the connections they describe."""
+"""Options that several verbs share, their parsers, and the clients that they describe."""
 
 import os
 import re
@@ -37,7 +37,7 @@ SPAN_MS_MAX: Final = 10 * 366 * 86_400_000
 
 
 def duration_ms(value: str) -> int:
-    """An option's span of time, in milliseconds; a plain number is seconds, and may have up to three decimals."""
+    """Parse a duration in ms; a plain number is seconds with up to three decimals."""
     try:
         decimal = re.fullmatch(r"(\d{1,12})\.(\d{1,3})s?", value, re.ASCII)
         span_ms = int(decimal[1] + decimal[2].ljust(3, "0")) if decimal else parse_duration_ms(value, 1000)
@@ -49,7 +49,7 @@ def duration_ms(value: str) -> int:
 
 
 def span_ms(value: str) -> int:
-    """As `duration_ms`, of an option for which 0 makes no sense."""
+    """Parse a duration greater than 0, in ms."""
     ms = duration_ms(value)
     if ms == 0:
         raise bad_value("must be greater than 0")
@@ -57,7 +57,7 @@ def span_ms(value: str) -> int:
 
 
 def whole_seconds(value: str) -> int:
-    """An option's span of time where the clock has seconds only."""
+    """Parse a duration that must be a whole number of seconds."""
     ms = duration_ms(value)
     if ms % 1000:
         raise bad_value(f"{value!r} is not a whole number of seconds")
@@ -65,7 +65,7 @@ def whole_seconds(value: str) -> int:
 
 
 def some_seconds(value: str) -> int:
-    """As `whole_seconds`, of an option for which 0 makes no sense."""
+    """Parse a duration in whole seconds, greater than 0."""
     seconds = whole_seconds(value)
     if seconds == 0:
         raise bad_value("must be greater than 0")
@@ -73,7 +73,7 @@ def some_seconds(value: str) -> int:
 
 
 def size_bytes(value: str) -> int:
-    """An option's number of bytes."""
+    """Parse a number of bytes."""
     try:
         return parse_size_bytes(value)
     except ValueError as error:
@@ -81,7 +81,7 @@ def size_bytes(value: str) -> int:
 
 
 def instant_ms(value: str) -> int:
-    """An option's moment, in milliseconds since 1970."""
+    """Parse an instant, ms since 1970."""
     from kestrelctl.journals.times import now_ms, parse_instant_ms
 
     try:
@@ -92,14 +92,14 @@ def instant_ms(value: str) -> int:
 
 
 def _timeout_on_the_line(value: str) -> str:
-    """`kestrelctl --timeout 1s get Q` is `kestrelctl get Q --timeout 1s`."""
+    """The verb's --timeout, else the one before the verb, else the default."""
     chosen = value or str(line_options.get("timeout", TIMEOUT_DEFAULT))
     answer_ms(chosen)
     return chosen
 
 
 def per_second(value: str) -> float:
-    """An option's rate: `100/s` or `100`."""
+    """Parse a rate: `100/s` or `100`."""
     try:
         rate = float(value.removesuffix("/s"))
     except ValueError as error:
@@ -110,24 +110,24 @@ def per_second(value: str) -> float:
 
 
 def other_server(value: str) -> str:
-    """An option's server, if it is one."""
+    """Return the value if it is "" or a valid address. Raises Failure."""
     if value:
         parse_address(value)
     return value
 
 
 def _server_on_the_line(value: str) -> str:
-    """ "" = it names none."""
+    """The verb's --server, else the one before the verb; "" = none."""
     return value or str(line_options.get("server", ""))
 
 
 def data_is_literal() -> bool:
-    """Whether DATA stands alone behind a `--`, and means no file and not standard input."""
+    """True if DATA is the only word after `--`: it is text even if it looks like @FILE or -."""
     return bool(line_options.get("is_literal"))
 
 
 def queue_name(value: str) -> str:
-    """An argument's name of a queue, once it cannot be mistaken for anything else in a command."""
+    """Return an argument's queue name if it is safe within a command."""
     if not value or re.search(r"[/\x00-\x20\x7f]", value):
         raise bad_value(f"{value!r} is not a queue name: it is empty, or has a blank, a control character or a / in it")
     return value
@@ -219,7 +219,7 @@ SortOption = Annotated[
 
 
 def pattern(value: str) -> re.Pattern[bytes]:
-    """An option's regular expression, for bytes."""
+    """Parse a regular expression for bytes."""
     try:
         return re.compile(os.fsencode(value))
     except re.error as error:
@@ -237,12 +237,12 @@ PerServerOption = Annotated[
 
 
 def way_to(server: str) -> Way:
-    """The servers that the line means; `server` is the one it names, "" = none. Raises Failure."""
+    """The servers that the command line means; `server` is the verb's own -s, "" = none. Raises Failure."""
     return settle(line_options | {"server": server} if server else line_options)
 
 
 def way_to_one(server: str) -> Way:
-    """As `way_to` where a command is for one server only. Raises Failure when it means several."""
+    """The way to the one server of a command. Raises Failure if the command line means several."""
     way = way_to(server)
     if len(way.servers) > 1:
         words = f"context {way.context} has {len(way.servers)} servers, but this command uses one: choose it with -s"
@@ -251,7 +251,7 @@ def way_to_one(server: str) -> Way:
 
 
 def answer_ms(timeout: str) -> int:
-    """How long a server may take to answer."""
+    """Longest time a server may take to answer, ms."""
     timeout_ms = duration_ms(timeout)
     if timeout_ms == 0:
         raise bad_value("--timeout must be greater than 0")
@@ -259,14 +259,14 @@ def answer_ms(timeout: str) -> int:
 
 
 class Remote(NamedTuple):
-    """Which server or servers a verb is for."""
+    """Options of a verb for one or several Kestrel servers."""
 
     server: ServerOption = ""
     timeout: TimeoutOption = ""
 
     def client(self) -> "KestrelClient":
-        """Of the one server. It connects at its first command."""
-        # --help and journal-verify go without.
+        """A client of the one server. Connects at its first command."""
+        # Imported here: --help and journal-verify do not need it.
         from kestrelctl.remote.client import KestrelClient
 
         timeout_ms, way = answer_ms(self.timeout), way_to_one(self.server)
@@ -284,7 +284,7 @@ class Remote(NamedTuple):
         return cluster
 
     def reader_api(self) -> "ReaderApi":
-        """Of the one server."""
+        """The reader API of the one server."""
         from kestrelctl.remote.reader_api import open_reader_api
 
         timeout_ms, way = answer_ms(self.timeout), way_to_one(self.server)
@@ -294,18 +294,18 @@ class Remote(NamedTuple):
 
 
 def _way_beside(server: str, kind: Literal["cache", "jobs"], default: str) -> Way:
-    """To the cache or the node of jobs that the command line is for; `server` is its own -s."""
+    """The way to the cache or the node of jobs; `server` is the verb's own -s."""
     return settle_beside(line_options | {"server": server} if server else line_options, kind, default)
 
 
 class RemoteCache(NamedTuple):
-    """Which cache a verb is for."""
+    """Options of a verb for a cache."""
 
     server: CacheServerOption = ""
     timeout: TimeoutOption = ""
 
     def client(self) -> "CacheClient":
-        """It connects at its first command."""
+        """A client of the cache. Connects at its first command."""
         from kestrelctl.remote.cache import CacheClient
 
         timeout_ms = answer_ms(self.timeout)
@@ -316,13 +316,13 @@ class RemoteCache(NamedTuple):
 
 
 class RemoteJobs(NamedTuple):
-    """Which node of jobs a verb is for."""
+    """Options of a verb for a node of jobs."""
 
     server: JobsServerOption = ""
     timeout: TimeoutOption = ""
 
     def client(self) -> "JobsClient":
-        """It connects at its first command."""
+        """A client of the node. Connects at its first command."""
         from kestrelctl.remote.jobs import JobsClient
 
         timeout_ms = answer_ms(self.timeout)
@@ -332,7 +332,7 @@ class RemoteJobs(NamedTuple):
         return client
 
     def cluster(self) -> "JobCluster":
-        """The nodes that the one knows."""
+        """All nodes that the node knows."""
         from kestrelctl.remote.job_cluster import JobCluster
 
         timeout_ms = answer_ms(self.timeout)
@@ -341,7 +341,7 @@ class RemoteJobs(NamedTuple):
 
 
 class Output(NamedTuple):
-    """How rows are printed."""
+    """Options for the format of rows."""
 
     form: Annotated[
         OutputFormat | None,
@@ -357,11 +357,11 @@ class Output(NamedTuple):
 
     @property
     def has_columns_only(self) -> bool:
-        """Whether no other cells than those of the verb's columns are wanted."""
+        """True if the output uses only the cells of the verb's columns."""
         return (self.form or default_format()) not in OBJECTS and not self.fields and not self.sort
 
     def write_rows(self, rows: Iterable[Mapping[str, Cell]], columns: Sequence[str]) -> int:
-        """How many there were."""
+        """Write the rows and return their number."""
         return write_rows(rows, columns, self.layout)
 
     def write_record(self, record: Mapping[str, Cell]) -> None:
@@ -369,7 +369,7 @@ class Output(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """How the one value that a verb prints is printed."""
+    """Options for the format of a verb's single value."""
 
     form: Annotated[
         OutputFormat | None,
@@ -377,12 +377,12 @@ class Answer(NamedTuple):
     ] = None
 
     def write(self, *rows: Mapping[str, Cell]) -> None:
-        """The first cell of each is its value."""
+        """Write rows; the first cell of each is its value."""
         write_rows(rows, list(rows[0]) if rows else [], Layout(self.form or OutputFormat.NAME))
 
 
 class Blocks(NamedTuple):
-    """How the server's blocks are printed."""
+    """Options for the format of the server's blocks."""
 
     form: Annotated[
         OutputFormat | None,
@@ -397,12 +397,12 @@ class Blocks(NamedTuple):
 
 
 def layout_of(form: OutputFormat | None, fields: str, sort: str, *, no_headers: bool) -> Layout:
-    """What these options say."""
+    """The layout that these options describe."""
     return Layout(form, not no_headers, tuple(dict.fromkeys(fields.split(","))) if fields else (), sort)
 
 
 class Frames(NamedTuple):
-    """What tells one item from the next on stdout."""
+    """Options for the framing of items on stdout."""
 
     raw: Annotated[bool, option("--raw", help="Framing: raw bytes (default for one item).")] = False
     lines: Annotated[bool, option("--lines", help="Framing: a newline after each item (default for several).")] = False
@@ -418,5 +418,5 @@ class Frames(NamedTuple):
         return any(self)
 
     def framing(self, otherwise: Framing) -> Framing:
-        """Raises Failure when several are given."""
+        """The framing chosen, else `otherwise`. Raises Failure if several are given."""
         return choose(otherwise, **self._asdict())

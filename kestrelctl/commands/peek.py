@@ -1,4 +1,4 @@
-"""kestrelctl peek"""
+"""`kestrelctl peek`: print the item at the head of a queue"""
 
 import os
 from typing import Annotated
@@ -48,7 +48,7 @@ def peek(
 
 
 def _show_known(queue: str, remote: Remote, wait_ms: int) -> bool:
-    """Print the head item with what the server knows of it. False = there is none."""
+    """Print the head item and its attributes; return False if there is none."""
     from kestrelctl.items.listing import details
 
     api = remote.reader_api()

@@ -1,4 +1,4 @@
-"""kestrelctl spark: verify, report, compare, convert, ingest, replay"""
+"""`kestrelctl spark verify, report, compare, convert, ingest, replay`: process journals with Spark"""
 
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
@@ -42,7 +42,7 @@ TargetOption = Annotated[str, typer.Option(metavar="DIR", help="The output folde
 
 
 class SparkSession(NamedTuple):
-    """Where the jobs run."""
+    """Options for the Spark that runs the jobs."""
 
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="The Spark to run on (default local[*]).", show_default=False)

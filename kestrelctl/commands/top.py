@@ -1,4 +1,4 @@
-"""kestrelctl top"""
+"""`kestrelctl top`: monitor queues in a console or as text"""
 
 import os
 from contextlib import closing
@@ -75,7 +75,7 @@ def top(
 
 
 def _can_draw() -> bool:
-    """Whether there is a terminal, or a browser that `kestrelctl web` draws in."""
+    """True in a terminal, or if `kestrelctl web` draws in a browser."""
     if "TEXTUAL_DRIVER" in os.environ:
         return True
     # Textual reads from stdin and draws on stderr.

@@ -1,4 +1,4 @@
-"""What `move` and `copy` take."""
+"""Arguments and options that `move` and `copy` share."""
 
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -17,7 +17,7 @@ RateOption = Annotated[
 
 
 class Transfers(NamedTuple):
-    """From where to where, which and how fast."""
+    """Source, destination, selection and rate of a transfer."""
 
     source: Annotated[str, typer.Argument(metavar="SRC", help="Source queue.", show_default=False, callback=queue_name)]
     target: Annotated[
@@ -46,7 +46,7 @@ class Transfers(NamedTuple):
         return Transfer(way, timeout_ms, self.source, self.target, self.to, self.match, self.limit, self.rate or 0.0)
 
     def tell(self, verb: str, done: str, count: int) -> None:
-        """Raises Failure when there was nothing."""
+        """Print the number of items. Raises Failure if there was none."""
         if not count:
             raise Failure(ExitCode.NEGATIVE, f"nothing to {verb} in {self.source}")
         remark(f"{done} {counted(count, 'item')}")

@@ -1,4 +1,4 @@
-"""kestrelctl watch"""
+"""`kestrelctl watch`: run a verb repeatedly"""
 
 import time
 from functools import partial

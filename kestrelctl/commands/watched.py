@@ -1,4 +1,4 @@
-"""What `top` and `web` show: servers, queues and their order."""
+"""Options that `top` and `web` share: servers, queues, and their order."""
 
 from dataclasses import replace
 from typing import Annotated, NamedTuple
@@ -10,7 +10,7 @@ from kestrelctl.remote.contexts import Way
 
 
 class Watched(NamedTuple):
-    """Which queues are shown, and how."""
+    """Queues to show, and how to show them."""
 
     server: Annotated[
         list[str] | None,
@@ -29,12 +29,12 @@ class Watched(NamedTuple):
     timeout: TimeoutOption = ""
 
     def way(self) -> Way:
-        """The servers, each once: those of the line, or of the context. The login is the same for all."""
+        """The servers of the command line, or of the context, each once. All use the same login."""
         way = way_to((self.server or [""])[0])
         return replace(way, servers=tuple(dict.fromkeys(self.server or way.servers)))
 
     def order(self) -> tuple[str, bool]:
-        """The column, and whether the largest come first."""
+        """The column, and True if the largest values come first."""
         from tui.figures import COLUMNS
 
         column = self.sort.removeprefix("-")
@@ -43,7 +43,7 @@ class Watched(NamedTuple):
         return column, self.sort.startswith("-")
 
     def spans_ms(self) -> tuple[int, int]:
-        """Interval and timeout, in milliseconds."""
+        """Interval and timeout, ms."""
         interval_ms, timeout_ms = duration_ms(self.interval), duration_ms(self.timeout)
         if interval_ms == 0 or timeout_ms == 0:
             raise typer.BadParameter("--interval and --timeout must be greater than 0")

@@ -1,4 +1,4 @@
-"""kestrelctl web"""
+"""`kestrelctl web`: show the console of `top` in a browser"""
 
 from typing import Annotated
 
