@@ -1,1 +1,1 @@
-"""The live console: `kestrelctl top`. It knows servers by their stats only."""
+"""The live console of `kestrelctl top` and `web`, which shows servers by the figures that they report."""

@@ -1,4 +1,4 @@
-"""`python -m tui` is `kestrelctl top`."""
+"""Entry point of `python -m tui`, which is `kestrelctl top`."""
 
 import sys
 

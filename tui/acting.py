@@ -1,4 +1,4 @@
-"""The part of the console that changes queues: each action once the user has typed what it is about."""
+"""The part of the console that changes queues and items, each time after the user has confirmed it."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,7 +28,7 @@ class ActingConsole(BaseConsole):
         return True
 
     def action_act(self, name: str) -> None:
-        """Act on every server of the view."""
+        """Run an action on every server of the view."""
         action, queues = Action(name), self.chosen_queues()
         servers = self._asked()
         where = ", ".join(server.address for server in servers)
@@ -59,14 +59,14 @@ class ActingConsole(BaseConsole):
         return _each(servers, queues, lambda server, queue: move_queue(server, queue, target))
 
     def move_to(self, target: str) -> None:
-        """Move the chosen queues' items there."""
+        """Move the items of the chosen queues to another queue."""
         if queues := self.chosen_queues():
             what, named = _what(queues)
             confirmation = Confirmation(f"Move all items of {named} to the end of {printable(target)}.", what)
             self._ask_and_act(confirmation, lambda _: self._moves(self._asked(), queues, target))
 
     def puts(self, queue: str, item: str) -> list[Call]:
-        """On the first server of the view."""
+        """Calls that put the item on the first server of the view."""
         return [lambda: put_item(self._asked()[0], queue, item.encode("utf-8", "surrogateescape"))]
 
     # Chosen items
@@ -125,7 +125,7 @@ class ActingConsole(BaseConsole):
         self.push_screen(question, go_on)
 
     def carry_out(self, calls: Sequence[Call]) -> None:
-        """One after the other, in a thread."""
+        """Run the calls in order, in a thread."""
 
         def run() -> None:
             for call in calls:
@@ -139,7 +139,7 @@ class ActingConsole(BaseConsole):
         self.run_worker(run, thread=True)
 
     def after_acting(self) -> None:
-        """What is shown of items is no longer true."""
+        """Hook that runs after changes: the items shown may be out of date."""
 
 
 def _each(servers: Sequence[Asked], queues: Sequence[str], change: Callable[[Asked, str], str]) -> list[Call]:
@@ -151,7 +151,7 @@ def _each(servers: Sequence[Asked], queues: Sequence[str], change: Callable[[Ask
 
 
 def _what(queues: Sequence[str]) -> tuple[str, str]:
-    """What the user has to type, and what they are called."""
+    """The text that the user has to type, and a description of the queues."""
     if len(queues) == 1:
         return queues[0], printable(queues[0])
     shown = ", ".join(printable(queue) for queue in queues[:NAMES_SHOWN_MAX])

@@ -9,7 +9,7 @@ from kestreld.client.access import Login
 
 
 class AdminLost(Exception):
-    """The admin port does not answer, or refuses. The memcache port may still answer."""
+    """The admin port does not answer, or answered with an error. The memcache port may still answer."""
 
 
 class AdminRefused(AdminLost):
@@ -25,11 +25,11 @@ class AdminPort:
         self._connection = connection
 
     def get(self, path: str) -> bytes:
-        """Raises AdminLost, AdminRefused when there was an answer."""
+        """Body of the response. Raises AdminLost; AdminRefused if the response is an error."""
         return self._ask("GET", path)
 
     def post(self, path: str) -> bytes:
-        """As `get`."""
+        """Body of the response. Raises as `get` does."""
         return self._ask("POST", path)
 
     def _ask(self, method: str, path: str) -> bytes:
@@ -57,6 +57,6 @@ def _reason(content: bytes) -> str:
 
 
 def admin_port_of(address: str, admin: str, timeout_ms: int, login: Login) -> AdminPort | None:
-    """The admin port at `admin` of the server at `address`. None = it cannot be reached from here."""
+    """The admin port at `admin` of the server at `address`. None = not reachable from here."""
     connection = admin_connection(address, admin, timeout_ms, login)
     return AdminPort(connection) if connection is not None else None

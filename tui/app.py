@@ -1,4 +1,4 @@
-"""The console: threads poll the servers, samples go to the board, and the screens show the board."""
+"""The console application: threads poll the servers, samples go to the board, and screens show the board."""
 
 import asyncio
 import gc
@@ -69,7 +69,7 @@ class Console(JobsConsole):
         columns: Sequence[str] = COLUMNS_SHOWN,
         keeps_columns: bool = False,
     ) -> None:
-        """With a `player`, show a recording instead of polling. `keeps_columns`: those chosen are there next time."""
+        """With a `player`, show a recording instead of polling. `keeps_columns`: save the chosen columns."""
         super().__init__(
             player.servers if player is not None else [poller.address for poller in pollers],
             interval_ms=interval_ms,
@@ -134,7 +134,7 @@ class Console(JobsConsole):
             self._advance()
 
     def tick(self) -> None:
-        """Once an interval: show samples of servers that lag behind, or the next sample of a recording."""
+        """Run once an interval: show samples while some servers lag behind, or the next sample of a recording."""
         if self.is_web and os.getppid() != self._started_by:
             self.exit()  # the web server has exited
         if self.player is not None:
@@ -295,7 +295,7 @@ class Console(JobsConsole):
         self.push_screen(CommandLine([row.queue for row in self.board.rows(self.view)]), self.run_command)
 
     def run_command(self, line: str | None) -> None:
-        """What was typed behind a colon."""
+        """Run a command typed after a colon."""
         if not line or not line.strip(" :"):
             return
         try:

@@ -1,4 +1,4 @@
-"""Requests to a server other than for its stats. Each uses its own connection."""
+"""Requests to a server beyond its figures: items, consumers, settings, changes. Each uses its own connection."""
 
 import base64
 import json
@@ -32,9 +32,9 @@ class Action(StrEnum):
 
 
 class Shown(StrEnum):
-    """Which items of a queue are shown."""
+    """Selection of the items shown."""
 
-    FIRST = ""  # the first that are not done, whatever their state
+    FIRST = ""  # the first items not done, in any state
     DELAYED = "delayed"
     RETRYING = "retrying"
     LEASED = "leased"
@@ -42,7 +42,7 @@ class Shown(StrEnum):
 
 @dataclass(slots=True)
 class WaitingItem:
-    """An item and what the server reports about it. Old Kestrels give only the bytes."""
+    """An item and its attributes. An original Kestrel reports only its data."""
 
     data: bytes
     item_id: int | None = None
@@ -52,17 +52,17 @@ class WaitingItem:
     is_open: bool = False
     state: str = ""  # delayed, retrying, leased, or waiting for one that was due
     due_at_ms: int | None = None
-    attempts: int = 0  # so often it has failed
+    attempts: int = 0  # number of failures
     since_at_ms: int | None = None  # of a lease
     until_at_ms: int | None = None
-    client: str = ""  # the address of whoever has leased it
+    client: str = ""  # address of the client that has leased it
     origin: str = ""  # of a dead letter: the queue it comes from, and why
-    failure: str = ""  # why it failed last, in the words of whoever had it
+    failure: str = ""  # reason of the last failure, as given by its consumer
 
 
 @dataclass(slots=True)
 class Consumer:
-    """A client that waits for items, or holds some: for how long when the server was asked."""
+    """A client that waits for items or holds some. `age_ms`: for how long, when the server was asked."""
 
     client: str  # its address; "" = not shown to this user
     user: str
@@ -73,7 +73,9 @@ class Consumer:
 
 @dataclass(slots=True)
 class Consumers:
-    """Those that have waited or held for longest, at most CONSUMERS_MAX of each kind, and how many there are in all."""
+    """Clients that wait and clients that hold items, the longest first, at most CONSUMERS_MAX of each, and their
+    totals.
+    """
 
     waiting: list[Consumer]
     holding: list[Consumer]
@@ -83,20 +85,20 @@ class Consumers:
 
 @dataclass(slots=True)
 class QueueDetails:
-    """Everything one server reports about a queue. What it does not report stays empty."""
+    """Everything that one server reports about a queue; fields not reported stay empty."""
 
     server: str
     figures: dict[str, QueueBlock] = field(default_factory=dict)  # of the queue and its children, by name
     settings: QueueBlock = field(default_factory=dict)
-    items: list[WaitingItem] = field(default_factory=list)  # the first that wait
+    items: list[WaitingItem] = field(default_factory=list)  # the first waiting items
     consumers: Consumers | None = None
-    only_head: str = ""  # why only the head is shown; "" = all requested items are there
+    only_head: str = ""  # reason that only the head is shown; "" = all requested items are
     failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A server and how to reach it."""
+    """A server, and how to reach it."""
 
     address: str
     admin: str  # its admin port, "" when it has none
@@ -109,7 +111,7 @@ class Asked:
         return cls(server.address, str(counters.get("admin", "")), timeout_ms, login)
 
     def admin_port(self) -> AdminPort:
-        """Raises AdminLost with a message for the user."""
+        """The server's admin port. Raises AdminLost with a message for the user."""
         if not self.admin:
             raise AdminLost("no admin port")
         port = admin_port_of(self.address, self.admin, self.timeout_ms, self.login)
@@ -119,7 +121,7 @@ class Asked:
 
 
 def ask_details(asked: Asked, queue: str, children: Sequence[str], shown: Shown = Shown.FIRST) -> QueueDetails:
-    """Never raises: errors are in `failure`."""
+    """Ask a server for details of a queue. Never raises: errors are in `failure`."""
     details = QueueDetails(asked.address)
     names = [queue, *children]
 
@@ -157,7 +159,7 @@ def ask_details(asked: Asked, queue: str, children: Sequence[str], shown: Shown 
 
 
 def _consumers(asked: Asked, queue: str) -> Consumers:
-    """Raises AdminLost."""
+    """The consumers of a queue. Raises AdminLost."""
     port = asked.admin_port()
     try:
         found = json.loads(port.get(f"{path_of(queue, 'consumers')}?limit={CONSUMERS_MAX}"))
@@ -177,7 +179,7 @@ def _consumer(row: dict[str, Any], now_ms: int) -> Consumer:
 
 
 def _items(asked: Asked, queue: str, shown: Shown) -> list[WaitingItem]:
-    """Read from the journal, so nothing is taken. Raises AdminLost."""
+    """Items read from the journal, so that nothing is taken. Raises AdminLost."""
     port = asked.admin_port()
     which = f"state={shown}" if shown else "waiting=1"
     query = f"{which}&format=ndjson&limit={WAITING_ITEMS_MAX}&bytes={WAITING_BYTES_MAX}"
@@ -211,7 +213,7 @@ def _item(row: dict[str, Any]) -> WaitingItem:
 
 
 def flush_queue(asked: Asked, queue: str) -> str:
-    """A message for the user, as of the following. Raises Failure."""
+    """Flush a queue. Like the functions below, returns a message for the user and raises Failure."""
     with closing(KestrelClient(asked.address, asked.timeout_ms, asked.login)) as client:
         client.flush(os.fsencode(queue))
     return f"{asked.address}: flushed"

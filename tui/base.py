@@ -31,7 +31,7 @@ class BaseConsole(App[None]):
         recorder: Recorder | None,
         player: Player | None,
     ) -> None:
-        """With a `player` it shows a recording, and asks nobody."""
+        """With a `player`, show a recording and send no requests."""
         super().__init__()
         self.board = Board(addresses)
         self.view = self.board.views[0]
@@ -51,15 +51,15 @@ class BaseConsole(App[None]):
         return not self.is_read_only and self.player is None
 
     def act_on_items(self, action: ItemAction, queue: str, chosen: Sequence[QueueDetails]) -> None:
-        """`chosen` are servers' answers with only the chosen items in them."""
+        """Run an action on chosen items. `chosen`: the servers' answers reduced to these items."""
         raise NotImplementedError
 
     def now_ms(self) -> int:
-        """The wall clock, or the time a recording has come to."""
+        """The wall clock, or the current time of a recording."""
         return self.player.at_ms if self.player is not None else time.time_ns() // 1_000_000
 
     def details_of(self, queue: str, shown: Shown = Shown.FIRST) -> Callable[[], list[QueueDetails]]:
-        """To be called in a thread: asks every server of the view that answers."""
+        """A call, to be made in a thread, that asks every answering server of the view."""
         asked = [
             (
                 Asked.of(server, self.timeout_ms, self.login),
@@ -71,29 +71,29 @@ class BaseConsole(App[None]):
         return lambda: [ask_details(server, queue, children, shown) for server, children in asked]
 
     def jobs_of(self, queue: str, state: JobState) -> Callable[[], list[JobList]]:
-        """As `details_of`."""
+        """A call, to be made in a thread, that asks every server of the view for jobs."""
         servers = [Asked.of(server, self.timeout_ms, self.login) for server in self.board.servers_in(self.view)]
         return lambda: [ask_jobs(server, queue, state) for server in servers]
 
     def journals_of(self, queue: str) -> Callable[[], list[JournalDetails]]:
-        """As `details_of`."""
+        """A call, to be made in a thread, that asks every server of the view for the journal."""
         servers = [Asked.of(server, self.timeout_ms, self.login) for server in self.board.servers_in(self.view)]
         return lambda: [ask_journal(server, queue) for server in servers]
 
     def check_journals(
         self, queue: str, journals: Sequence[JournalDetails], is_given_up: Callable[[], bool]
     ) -> dict[str, Check]:
-        """Read their files; what was found, by server. Takes long."""
+        """Read all files of the journals, which takes long; return the results by server."""
         return {journal.server: check_journal(journal, queue, is_given_up) for journal in journals}
 
     def ask(self, screen: Screen[Any], group: str, call: Callable[[], Answer], show: Callable[[Answer], None]) -> None:
-        """Make the call in a thread, and show what it returns if the screen is still there. Not in a replay.
+        """Make the call in a thread, and show its result if the screen is still open. Does nothing in a replay.
 
-        What was asked before in the same group is no longer shown, however late its answer comes.
+        A new call cancels earlier ones of the same group: their results are not shown.
         """
 
         def show_if_there(answer: Answer) -> None:
-            if screen in self.screen_stack and screen.children:  # at the end its boxes go first
+            if screen in self.screen_stack and screen.children:  # at exit a screen loses its boxes first
                 show(answer)
 
         def call_and_show() -> None:

@@ -1,4 +1,4 @@
-"""The state of all servers, from the samples received so far. Pure: the caller provides the time."""
+"""State of all servers from the samples received so far. Pure: the caller provides the time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,13 +21,13 @@ class ServerState:
     snapshot: Snapshot | None = None  # the last good one
     previous: Snapshot | None = None
     outage: Outage | None = None  # None = it answered last time
-    silent_since_ms: int = 0  # when there is an outage
+    silent_since_ms: int = 0  # valid during an outage
     rows: list[QueueRow] = field(default_factory=list)
     job_rows: list[JobRow] = field(default_factory=list)
 
     @property
     def login_refusal(self) -> Failure | None:
-        """The server has refused the user and password from the start: it will not answer by and by."""
+        """The failure if the server has refused the login from the first sample on: retries are useless."""
         if self.outage is None or self.snapshot is not None or self.outage.code != ExitCode.AUTHENTICATION:
             return None
         return Failure(ExitCode.AUTHENTICATION, self.outage.reason)
@@ -44,7 +44,7 @@ class ServerState:
 
 
 class Board:
-    """The servers, the rows of each view, and their history. A view is the sum, or one server by its address."""
+    """The servers, the rows of each view, and their history. A view is the sum of all servers or a server's address."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self.servers = {address: ServerState(address) for address in addresses}
@@ -73,7 +73,7 @@ class Board:
         server.job_rows = job_rows_of(server.previous, news)
 
     def advance(self, at_ms: int) -> bool:
-        """Update rows and history from what was received. False = nothing was received since the last call."""
+        """Update rows and history with the received samples. Return False if there were none since the last call."""
         if not self._has_news:
             return False
         self._has_news = False
@@ -100,11 +100,11 @@ class Board:
         return self._rows[view]
 
     def job_rows(self, view: str) -> list[JobRow]:
-        """Of queues of jobs."""
+        """Rows of the job queues."""
         return summed_jobs([server.job_rows for server in self.servers_in(view)])
 
     def node_rows(self, view: str) -> list[NodeRow]:
-        """Of the nodes of the servers' clusters, as those say that answer."""
+        """Rows of the nodes of the servers' clusters, from the servers that answer."""
         answering = [server for server in self.servers_in(view) if server.outage is None]
         return node_rows_of([(server.previous, server.snapshot) for server in answering if server.snapshot is not None])
 

@@ -1,6 +1,6 @@
-"""Filter and sort rows.
+"""Filter and sort order of the rows.
 
-A filter is words, all of which must match: `orders` (the name contains it), `!audit` (it does not), `items>100`,
+A filter is words, all of which must match: `orders` (the name contains it), `!audit` (the name does not), `items>100`,
 `oldest_ms>1000`, `in_per_s>0`, `state=stuck`, `state>ok` (worse than ok).
 """
 

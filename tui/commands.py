@@ -1,4 +1,4 @@
-"""The commands that can be typed behind a colon."""
+"""The commands that can be typed after a colon."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -37,7 +37,7 @@ _ALIASES: Final = {"q": "quit", "q!": "quit", "?": "help", "h": "help"}
 
 
 def parse(line: str) -> tuple[Command, str]:
-    """A command and its argument; a name may be cut as long as it means one only. Raises ValueError."""
+    """A command and its argument. A name may be abbreviated while it is unambiguous. Raises ValueError."""
     name, _, argument = line.strip().removeprefix(":").strip().partition(" ")
     name, argument = _ALIASES.get(name, name), argument.strip()
     found = [command for command in COMMANDS if command.name == name] or [

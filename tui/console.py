@@ -1,4 +1,4 @@
-"""Start the console from the options of `kestrelctl top`. Textual is not imported before this."""
+"""Start of the console from the options of `kestrelctl top`. Textual is not imported before this."""
 
 import os
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def run_console(
     record: str | None,
     replay: str | None,
 ) -> None:
-    """Run until the user quits. `record` and `replay` are files. Raises Failure before the screen is touched."""
+    """Run until the user quits. `record` and `replay` are files. Raises Failure before anything is drawn."""
     if theme is not None and theme not in NAMES:
         raise Failure(ExitCode.USAGE, f"no such theme: {theme!r}; use one of {', '.join(NAMES)}")
     player = load(replay) if replay is not None else None

@@ -1,4 +1,4 @@
-"""Tables of which one row is the current one. Only visible lines are drawn, so that 5,000 rows cost what 50 do."""
+"""Base of all tables, with a current row. Only visible lines are drawn: 5,000 rows cost as little as 50."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from tui.states import FAILED, FULL, GROWING, STALE, STOPPED, STUCK
 
 
 class NamedRow(Protocol):
-    """A row of any table."""
+    """Interface of the rows of any table."""
 
     @property
     def key(self) -> str:
-        """What tells it from the others."""
+        """Unique name of the row."""
 
 
 R = TypeVar("R", bound=NamedRow)
@@ -25,7 +25,7 @@ R = TypeVar("R", bound=NamedRow)
 
 @dataclass(frozen=True, slots=True)
 class TableStyles:
-    """Of the theme."""
+    """Styles of a table, from the theme."""
 
     head: Style
     row: Style
@@ -35,7 +35,7 @@ class TableStyles:
 
 
 class CursorTable(ScrollView, Generic[R], can_focus=True):
-    """Rows in the order given. The current row stays current when the order changes."""
+    """A table of rows in the given order. The current row stays current when the order changes."""
 
     DEFAULT_CSS = """
     CursorTable { height: 1fr; overflow-x: hidden; }
@@ -49,7 +49,7 @@ class CursorTable(ScrollView, Generic[R], can_focus=True):
         self._made_styles: TableStyles | None = None
 
     def take_rows(self, rows: Sequence[R]) -> None:
-        """These are the rows from now on."""
+        """Replace the rows."""
         self.rows = rows
         self._find_current()
         size = Size(0, len(rows) + 1)
@@ -72,7 +72,7 @@ class CursorTable(ScrollView, Generic[R], can_focus=True):
 
     @property
     def look(self) -> TableStyles:
-        """From the theme's variables, once per theme."""
+        """Styles from the theme's variables, made once per theme."""
         if self._made_styles is None:
             colours = self.app.theme_variables
             back, front = _plain(colours["background"]), _plain(colours["foreground"])
@@ -107,7 +107,7 @@ class CursorTable(ScrollView, Generic[R], can_focus=True):
         self._go(0)
 
     def go_to(self, key: str) -> bool:
-        """Make this row the current one. False = it is not among the rows."""
+        """Make this row the current one. Return False if there is no such row."""
         index = next((index for index, row in enumerate(self.rows) if row.key == key), None)
         if index is not None:
             self._go(index)
@@ -149,17 +149,17 @@ class CursorTable(ScrollView, Generic[R], can_focus=True):
                 self.action_open()
 
     def head_clicked(self, x: int) -> None:
-        """The heading there was clicked on."""
+        """Handle a click on the heading at this position."""
         raise NotImplementedError
 
 
 def fit(text: str, width: int) -> str:
-    """So wide, cut or filled up."""
+    """Text cut or padded to the width."""
     if len(text) >= width:
         return text[: max(0, width - 2)] + "… "
     return text.ljust(width)
 
 
 def _plain(colour: str) -> str:
-    """A theme's colour without transparency, as Rich takes it."""
+    """A theme's colour without transparency, in Rich's format."""
     return colour[:7] if colour.startswith("#") else colour

@@ -1,4 +1,4 @@
-"""Write what is on the screen to a file. Existing files are never overwritten."""
+"""Export of the view to a new CSV, JSON or SVG file."""
 
 import csv
 import io
@@ -15,9 +15,9 @@ SUFFIXES: Final = (".csv", ".json", ".svg")
 
 
 def export(path: str, rows: Sequence[QueueRow], draw: Callable[[], str]) -> None:
-    """Write rows as CSV or JSON, or the screen as SVG, by the ending. `draw` gives the SVG.
+    """Write rows as CSV or JSON, or the screen as SVG, by the file's extension. `draw` returns the SVG.
 
-    Raises OSError, and ValueError for another ending.
+    Raises OSError, and ValueError for another extension.
     """
     if path.endswith(".csv"):
         text = _csv(rows)

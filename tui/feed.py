@@ -1,4 +1,4 @@
-"""Sample a server through its admin port, which reports only queues that have changed."""
+"""Sampling of a server through its admin port, which reports only the queues that have changed."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from tui.snapshots import JOB_KEYS, KEYS, NO_HELD, NODE_KEYS, Figures, JobFigure
 
 
 class Feed:
-    """The queues of one server, updated with the changes it reports."""
+    """The queues of one server, kept up to date with the changes it reports."""
 
     def __init__(self, port: AdminPort) -> None:
         self.queues: dict[str, Figures] = {}
@@ -48,7 +48,7 @@ class Feed:
         self.counters = {
             name: int(value) if isinstance(value, str) and value.isdecimal() else value
             for name, value in stats["server"].items()
-            if not name.startswith("queue_")  # as on the memcache port, where the names of a queue's figures begin so
+            if not name.startswith("queue_")  # these are figures of queues, as on the memcache port
         }
 
     def close(self) -> None:
@@ -58,6 +58,6 @@ class Feed:
 def _chosen(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], keys: Sequence[str]
 ) -> dict[str, tuple[int | str | None, ...]]:
-    """By the first of their cells: those of these columns, None where the server has none."""
+    """Values of these columns by the first cell of each row; None for a column that the server does not have."""
     places = [columns.index(key) if key in columns else None for key in keys]
     return {row[0]: tuple([None if place is None else row[place] for place in places]) for row in rows}

@@ -1,4 +1,4 @@
-"""A table with a name and figures in its columns, as many as there is room for, from the left."""
+"""A table with a name column and as many columns of figures as fit, from the left."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ NAME_WIDTH_MAX = 40
 
 
 class FigureTable(CursorTable[R]):
-    """The first of its columns is the name."""
+    """A table of figures. Its first column is the name."""
 
     COLUMNS: ClassVar[Sequence[str]]
     HEADINGS: ClassVar[dict[str, str]]
@@ -23,7 +23,7 @@ class FigureTable(CursorTable[R]):
 
     @dataclass
     class HeadClicked(Message):
-        """Sort by a column."""
+        """A heading was clicked: sort by that column."""
 
         column: str
 
@@ -32,24 +32,24 @@ class FigureTable(CursorTable[R]):
         self._sort = (self.COLUMNS[0], False)
 
     def show(self, rows: Sequence[R], sort: tuple[str, bool]) -> None:
-        """Show these rows. `sort`: the column, and whether it is descending."""
+        """Show these rows. `sort`: the column, and True if descending."""
         self._sort = sort
         self.take_rows(rows)
 
     def cell(self, row: R, column: str) -> str:
-        """What it shows there."""
+        """Text of a cell."""
         raise NotImplementedError
 
     def is_idle(self, row: R) -> bool:
-        """Whether nothing happens there."""
+        """True if the row is drawn dimmed because nothing happens in it."""
         raise NotImplementedError
 
     def trouble(self, row: R, column: str) -> str:
-        """The state of `states` in whose style the cell is shown, "" = as the row."""
+        """The state in whose style the cell is drawn; "" = in the style of the row."""
         raise NotImplementedError
 
     def _columns(self, width: int) -> Iterator[tuple[str, int]]:
-        """Those that there is room for, and how wide they are."""
+        """The columns that fit, with their widths."""
         name = self.COLUMNS[0]
         name_width = max((len(self.cell(row, name)) for row in self.rows), default=0) + 3
         name_width = min(max(name_width, NAME_WIDTH_MIN, width - sum(self.WIDTHS.values())), NAME_WIDTH_MAX)

@@ -1,4 +1,4 @@
-"""Turn samples of servers into the rows and totals the console shows. Pure: no server, no screen, no clock."""
+"""Rows and totals of queues, computed from samples of servers. Pure: no server, no screen, no clock."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from tui.states import FAILED, FULL, OK, RANK, STOPPED, STUCK
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """How a figure is shown: `width` has room for the longest one and a blank before it. `heading` "" = its name."""
+    """Format of a figure: `width` fits the longest value and a blank before it; `heading` "" = the figure's name."""
 
     width: int
     form: Callable[[Number], str] = count
@@ -21,14 +21,14 @@ class Column:
 
 @dataclass(slots=True)
 class QueueRow:
-    """One queue or fanout child. The fields are the columns of the console, in JSON and CSV, and in filters."""
+    """A queue or fanout child. The fields are the columns of the console, of JSON and CSV, and of filters."""
 
     queue: str
     items: Annotated[int | None, Column(8)]
     in_per_s: Annotated[float | None, Column(8, rate, "in/s")]  # None until two samples of the same run of the server
     # Taken, flushed or moved: whatever left without expiring or being discarded.
     out_per_s: Annotated[float | None, Column(8, rate, "out/s")]
-    oldest_ms: Annotated[int | None, Column(7, span, "oldest")]  # how long the head has waited
+    oldest_ms: Annotated[int | None, Column(7, span, "oldest")]  # wait of the head so far
     waiters: Annotated[int | None, Column(8)]
     open_reads: Annotated[int | None, Column(6, heading="open")]
     bytes: Annotated[int | None, Column(7, size)]
@@ -37,14 +37,14 @@ class QueueRow:
     mem_bytes: Annotated[int | None, Column(10, size)]
     expired: Annotated[int | None, Column(8)]
     discarded: Annotated[int | None, Column(10)]
-    age_ms: Annotated[int | None, Column(7, span, "age")]  # how long the item taken last had waited
+    age_ms: Annotated[int | None, Column(7, span, "age")]  # wait of the item taken last
     delayed: Annotated[int | None, Column(8)]
-    retrying: Annotated[int | None, Column(9)]  # those that have failed and wait as retry_delays say
+    retrying: Annotated[int | None, Column(9)]  # failed items that wait for their retry_delays
     leased: Annotated[int | None, Column(7)]
-    next_due_ms: Annotated[int | None, Column(9, span, "next due")]  # until the next of these is; None = there are none
+    next_due_ms: Annotated[int | None, Column(9, span, "next due")]  # until the next of these is due; None = none
     is_stopped: bool = False  # its journal is corrupt or cannot be written
     state: str = OK  # one of `states`
-    quiet_ms: int = 0  # how long no item has left it, as far as is known; not shown
+    quiet_ms: int = 0  # time since an item left it, as far as known; not shown
 
     @property
     def key(self) -> str:
@@ -67,7 +67,7 @@ _ITEMS, _TOTAL, _EXPIRED, _DISCARDED, _OLDEST, _NEXT_DUE = (
     KEYS.index(key) for key in ("items", "total_items", "expired_items", "discarded", "oldest_at_ms", "next_due_at_ms")
 )
 _DELAYED, _RETRYING = KEYS.index("delayed"), KEYS.index("retrying")
-# A sum of these would mean nothing: one of them counts.
+# Figures that are not summed over servers: one value counts.
 _ONE_COUNTS: Final[dict[str, Callable[..., int | None]]] = {"oldest_ms": max, "age_ms": max, "next_due_ms": min}
 _SUMMED: Final = tuple(column for column in FIGURES if column not in _ONE_COUNTS)
 
@@ -75,7 +75,7 @@ _SUMMED: Final = tuple(column for column in FIGURES if column not in _ONE_COUNTS
 def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[QueueRow] = ()) -> list[QueueRow]:
     """A row for each queue of one server. `previous` None = no rates yet.
 
-    `rows_before` are those of `previous`: the row of an idle queue is reused.
+    `rows_before` are the rows of `previous`: the row of an idle queue is reused.
     """
     elapsed_s = (current.clock_ms - previous.clock_ms) / 1000 if previous is not None else 0.0
     before = previous.queues if previous is not None else {}
@@ -104,7 +104,7 @@ def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[
         full, failed, stopped, delayed, retrying, leased, due_at_ms = flags
         in_per_s, out_per_s = _rates(before[name], figures, elapsed_s) if name in before else (None, None)
         oldest_ms = max(now_ms - put, 0) if put else put
-        if out_per_s is None:  # the head tells how long at most
+        if out_per_s is None:  # bounded by the wait of the head
             quiet_ms = oldest_ms or 0
         elif out_per_s or not items:
             quiet_ms = 0
@@ -140,7 +140,7 @@ def rows_of(previous: Snapshot | None, current: Snapshot, rows_before: Sequence[
 
 
 def _is_stuck(row: QueueRow) -> bool:
-    """Whether its items have waited, and none was fetched, for long enough."""
+    """True if items have waited long enough without any being fetched."""
     if not row.items or row.out_per_s != 0.0:
         return False
     patience_ms = STUCK_WITH_OPEN_READS_MS if row.open_reads else STUCK_MS
@@ -153,7 +153,7 @@ def _has_restarted(previous: Snapshot, current: Snapshot) -> bool:
 
 
 def _rates(before: Figures, now: Figures, elapsed_s: float) -> tuple[float | None, float | None]:
-    """Items a second, in and out."""
+    """Items in and out, per second."""
     total_now, total_before = now[_TOTAL], before[_TOTAL]
     if total_now is None or total_before is None:
         return None, None
@@ -163,7 +163,7 @@ def _rates(before: Figures, now: Figures, elapsed_s: float) -> tuple[float | Non
     try:  # almost always all are known; this is a large part of the cost of a tick
         gone = now[_EXPIRED] - before[_EXPIRED] + now[_DISCARDED] - before[_DISCARDED]  # type: ignore[operator]
         left = came - now[_ITEMS] + before[_ITEMS] - gone  # type: ignore[operator]
-        # What is held back was put, and does not wait.
+        # Held items were put, but do not wait.
         left += before[_DELAYED] - now[_DELAYED] + before[_RETRYING] - now[_RETRYING]  # type: ignore[operator]
     except TypeError:
         left = came - sum(_more(before, now, index) for index in (_ITEMS, _DELAYED, _RETRYING, _EXPIRED, _DISCARDED))
@@ -188,7 +188,7 @@ def summed(rows_by_server: Sequence[Sequence[QueueRow]]) -> list[QueueRow]:
 
 
 def total(rows: Sequence[QueueRow], name: str = "") -> QueueRow:
-    """All rows in one. What is unknown in every row stays unknown."""
+    """All rows in one. A figure unknown in every row stays unknown."""
     sums = {column: _sum(rows, column) for column in _SUMMED}
     for column, which in _ONE_COUNTS.items():
         sums[column] = which([value for row in rows if (value := getattr(row, column)) is not None], default=None)
@@ -214,12 +214,12 @@ def as_record(row: QueueRow) -> dict[str, Number | str]:
 
 
 def cell(row: QueueRow, column: str) -> str:
-    """One figure as it is shown."""
+    """A figure as text."""
     if column == "queue":
         return printable(row.queue)
     return row.state if column == "state" else FIGURES[column].form(getattr(row, column))
 
 
 def labelled(row: QueueRow, columns: Iterable[str]) -> list[str]:
-    """Figures with their headings, without those that are unknown."""
+    """Figures with their headings, unknown ones left out."""
     return [f"{HEADINGS[column]} {text}" for column in columns if (text := cell(row, column))]

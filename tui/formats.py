@@ -1,4 +1,4 @@
-"""Short, human-readable forms of figures and names."""
+"""Short, readable forms of figures and names."""
 
 from typing import Final
 
@@ -23,7 +23,7 @@ def rate(value: Number) -> str:
 
 
 def size(value: Number) -> str:
-    """Of bytes: `512`, `1.5K`, `2.0G`."""
+    """Bytes: `512`, `1.5K`, `2.0G`."""
     if value is None:
         return ""
     return f"{value:.0f}" if value < 1024 else _scaled(value, 1024)

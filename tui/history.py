@@ -45,7 +45,7 @@ class History:
         self._samples.append(_Sample(at_ms, indexes, columns))
 
     def mark_growing(self, rows: Sequence[QueueRow]) -> None:
-        """Mark the queues whose depth rose from each of a few samples to the next, of the rows appended last."""
+        """Mark queues whose depth rose in each of the last steps. `rows` are those appended last."""
         at = range(-1 - _GROWING_STEPS * _GROWING_STEP_SAMPLES, 0, _GROWING_STEP_SAMPLES)
         if len(self._samples) < -at[0]:
             return
@@ -74,7 +74,7 @@ class History:
         return values
 
     def span_ms(self, samples: int) -> int:
-        """How much time the last samples cover."""
+        """Time that the last samples cover, ms."""
         if len(self._samples) < 2:
             return 0
         return self._samples[-1].at_ms - self._samples[max(0, len(self._samples) - samples)].at_ms

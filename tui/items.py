@@ -17,7 +17,7 @@ class ItemForm(StrEnum):
 
 
 def shown_item(data: bytes, form: ItemForm, bytes_max: int = SHOWN_BYTES_MAX) -> str:
-    """Its first bytes. What is not JSON is shown as text, and what is no text as hex."""
+    """The first bytes of an item. Invalid JSON is shown as text, and binary data as hex."""
     cut = f"\n… of {len(data):,} bytes" if len(data) > bytes_max else ""
     match form:
         case ItemForm.HEX:
@@ -34,7 +34,7 @@ def shown_item(data: bytes, form: ItemForm, bytes_max: int = SHOWN_BYTES_MAX) ->
 
 
 def _is_binary(data: bytes) -> bool:
-    """Whether it has control characters, or is no UTF-8; it may be cut in the middle of a letter."""
+    """True if the bytes have control characters or are not UTF-8. The last character may be cut off."""
     try:
         getincrementaldecoder("utf-8")().decode(data)
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The list of jobs of a queue, as the admin port gives it."""
+"""The list of a queue's jobs, as the admin port reports it."""
 
 import base64
 import json
@@ -12,27 +12,27 @@ from tui.admin_port import AdminLost
 from tui.asking import Asked
 
 JOBS_MAX: Final = 100
-PAGES_MAX: Final = 10  # jobs of a queue in a state are looked for among all jobs, so many at a time
+PAGES_MAX: Final = 10  # pages fetched for a list: the server looks for matching jobs among all jobs, part by part
 BODY_BYTES: Final = 256
 
 
 class JobState(StrEnum):
-    """Which jobs of a queue are shown."""
+    """Selection of the jobs shown."""
 
     QUEUED = "queued"
     ACTIVE = "active"
     DELAYED = "delayed"
-    COPY = "copy"  # another node has it queued, or its worker
+    COPY = "copy"  # another node has queued or delivered it
 
     @property
     def words(self) -> str:
-        """Such jobs."""
+        """A phrase for jobs in this state."""
         return "copies of jobs" if self is JobState.COPY else f"{self} jobs"
 
 
 @dataclass(frozen=True, slots=True)
 class ListedJob:
-    """A job. Instants are on the server's clock."""
+    """A job in the list. Instants are on the server's clock."""
 
     job_id: str
     state: str
@@ -49,7 +49,7 @@ class ListedJob:
 
 @dataclass(slots=True)
 class JobList:
-    """What one server says."""
+    """The answer of one server."""
 
     server: str
     jobs: list[ListedJob] = field(default_factory=list)

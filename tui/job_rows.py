@@ -14,16 +14,16 @@ NOT_PAUSED: Final = "none"
 
 @dataclass(slots=True)
 class JobRow:
-    """One queue of jobs. The fields are the columns, in JSON too. None = not known, or not yet."""
+    """A queue of jobs. The fields are the columns, in JSON too. None = unknown so far."""
 
     queue: str
     queued: Annotated[int | None, Column(9)]
     active: Annotated[int | None, Column(9)]
     delayed: Annotated[int | None, Column(9)]
-    in_per_s: Annotated[float | None, Column(8, rate, "in/s")]  # queued, for the first time or again
-    out_per_s: Annotated[float | None, Column(8, rate, "out/s")]  # handed out
-    clients: Annotated[int | None, Column(9)]  # that wait for its jobs
-    oldest_ms: Annotated[int | None, Column(8, span, "oldest")]  # how long ago the oldest that is queued was added
+    in_per_s: Annotated[float | None, Column(8, rate, "in/s")]  # jobs queued, for the first time or again
+    out_per_s: Annotated[float | None, Column(8, rate, "out/s")]  # jobs delivered
+    clients: Annotated[int | None, Column(9)]  # clients waiting for its jobs
+    oldest_ms: Annotated[int | None, Column(8, span, "oldest")]  # age of the oldest queued job
     import_per_s: Annotated[float | None, Column(10, rate, "import/s")]  # from other nodes
     pause: str = NOT_PAUSED  # none, in, out or all
 
@@ -88,7 +88,9 @@ def summed_jobs(rows_by_server: Sequence[Sequence[JobRow]]) -> list[JobRow]:
 
 
 def total_jobs(rows: Sequence[JobRow], name: str = "") -> JobRow:
-    """All rows in one: the oldest counts, and how they are paused where that is the same."""
+    """All rows in one: the largest `oldest_ms`, sums of the other figures, and `pause` if it is the same in all, else
+    "some".
+    """
     sums: dict[str, Number] = {}
     for column in JOB_FIGURES:
         known = [value for row in rows if (value := getattr(row, column)) is not None]
@@ -98,7 +100,7 @@ def total_jobs(rows: Sequence[JobRow], name: str = "") -> JobRow:
 
 
 def job_cell(row: JobRow, column: str) -> str:
-    """One figure as it is shown."""
+    """A figure as text."""
     if column == "queue":
         return printable(row.queue)
     if column == "pause":
@@ -107,12 +109,12 @@ def job_cell(row: JobRow, column: str) -> str:
 
 
 def job_figures(row: JobRow) -> list[str]:
-    """The figures with their headings, without those that are unknown."""
+    """The figures with their headings, unknown ones left out."""
     return [f"{JOB_HEADINGS[column]} {text}" for column in JOB_COLUMNS[1:] if (text := job_cell(row, column))]
 
 
 def jobs_in_order(rows: Sequence[JobRow], column: str, *, descending: bool) -> list[JobRow]:
-    """Sorted by a column, then by name. Unknown values come last in both directions."""
+    """Rows sorted by a column, then by name. Unknown values come last in both directions."""
     by_name = sorted(rows, key=attrgetter("queue"), reverse=descending and column == "queue")
     if column == "queue":
         return by_name

@@ -1,4 +1,4 @@
-"""The part of the console that shows queues of jobs, the jobs of one, and the nodes of a cluster."""
+"""The part of the console that shows queues of jobs, the jobs of a queue, and the nodes of a cluster."""
 
 from typing import Final
 
@@ -16,14 +16,14 @@ JOB_SCREENS: Final = (JobsScreen, JobListScreen, NodesScreen)
 class JobsConsole(ActingConsole):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("act", "journal") and any(isinstance(screen, JOB_SCREENS) for screen in self.screen_stack):
-            return False  # they are about the queue that is current in the table below, also where help is on top
+            return False  # these act on the current queue of the table below, even if help is on top
         if action == "nodes" and not self._has_cluster:
             return False
         return super().check_action(action, parameters)
 
     @property
     def _has_cluster(self) -> bool:
-        """Whether a server has other nodes."""
+        """True if any server is in a cluster with other nodes."""
         known = [server.snapshot.counters for server in self.board.servers.values() if server.snapshot is not None]
         return any(int(counters.get("jobs_cluster_size", 1)) > 1 for counters in known)
 

@@ -1,4 +1,4 @@
-"""The segments of a queue's journal as its server reports them, and checks of its files where they can be read."""
+"""A journal's segments as its server reports them, and checks of its files if they are on this machine."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from kestrelctl.remote.admin import path_of
 from tui.admin_port import AdminLost, AdminRefused
 from tui.asking import Asked
 
-# What an admin port without journals replies: not that there is no such queue.
+# Replies of an admin port that does not report journals, unlike the reply for a missing queue.
 NO_SUCH_PATH: Final = ("not found", "there is nothing of that name")
 GIVEN_UP_CHECK_S: Final = 0.2
 
@@ -74,7 +74,7 @@ class JournalDetails:
 
 
 def ask_journal(asked: Asked, queue: str) -> JournalDetails:
-    """Never raises: errors are in `failure`."""
+    """Ask a server for a queue's journal. Never raises: errors are in `failure`."""
     try:
         port = asked.admin_port()
         try:
@@ -93,7 +93,7 @@ def ask_journal(asked: Asked, queue: str) -> JournalDetails:
 
 
 def ask_reasons(asked: Asked, queues: Sequence[str]) -> dict[str, str]:
-    """Why each is stopped or cannot be written; "" = the server does not say."""
+    """The reasons why queues are stopped or cannot be written; "" = not reported."""
     reasons = dict.fromkeys(queues, "")
     with suppress(AdminLost, ValueError, KeyError, TypeError):
         port = asked.admin_port()
@@ -110,7 +110,7 @@ def ask_reasons(asked: Asked, queues: Sequence[str]) -> dict[str, str]:
 
 
 def read_journal(server: str, journal: dict[str, Any]) -> JournalDetails:
-    """From the JSON of `/queues/Q/journal`. Raises KeyError or TypeError for anything else."""
+    """Parse the JSON of `/queues/Q/journal`. Raises KeyError or TypeError for anything else."""
     notes = [f"✖ writing fails: {journal['failed']}"] if journal["failed"] else []
     if journal["stopped"]:
         notes.append(f"✖ STOPPED: {journal['stopped']}")
@@ -135,7 +135,7 @@ def read_journal(server: str, journal: dict[str, Any]) -> JournalDetails:
 def check_journal(details: JournalDetails, queue: str, is_given_up: Callable[[], bool]) -> Check:
     """Read all files of a journal in a separate process: they may be gigabytes. Never raises.
 
-    `is_given_up` is polled.
+    `is_given_up` is polled; True cancels the check.
     """
     check = Check(time.time_ns() // 1_000_000)
     check.failure = _why_not(details)
@@ -163,13 +163,13 @@ def check_journal(details: JournalDetails, queue: str, is_given_up: Callable[[],
 
 
 def read_check(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, CheckedSegment], list[str]]:
-    """From the rows of `journal-verify`. Raises KeyError or TypeError for anything else."""
+    """Parse the rows of `journal-verify`. Raises KeyError or TypeError for anything else."""
     segments = {row["segment"]: CheckedSegment(row["records"], row["live_items"], row["finding"]) for row in rows}
     return segments, [f"{row['segment']}: {row['finding']}".lstrip(": ") for row in rows if row["finding"]]
 
 
 def _why_not(details: JournalDetails) -> str:
-    """Why the files cannot be read on this machine; "" = they can."""
+    """The reason why the files cannot be read on this machine; "" = they can."""
     if details.failure:
         return details.failure
     if not details.folder:

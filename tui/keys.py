@@ -1,4 +1,4 @@
-"""Every key of the console and its help text. The screens bind these."""
+"""Every key of the console with its help text, and their bindings for the screens."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -1,4 +1,4 @@
-"""Carry items elsewhere, put some, and take chosen ones out of a queue. Failures are for the user."""
+"""Changes of items from the console: puts, moves, and actions on chosen items. Failures are for the user."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tui.admin_port import AdminLost, AdminPort, AdminRefused
 from tui.asking import Asked, WaitingItem
 from tui.formats import printable
 
-# An item that is not chosen is held open, on a connection of its own, until those behind it are done.
+# An item that is not chosen is held open, on its own connection, until the chosen ones behind it are done.
 PASSED_OVER_MAX: Final = 100
 
 
@@ -36,7 +36,7 @@ class ItemAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """What to do with chosen items of a queue."""
+    """An action on chosen items of a queue."""
 
     action: ItemAction
     queue: str
@@ -45,14 +45,14 @@ class Errand:
 
 
 def put_item(asked: Asked, queue: str, data: bytes) -> str:
-    """Raises Failure."""
+    """Put an item; return a message. Raises Failure."""
     with closing(_connect(asked)) as client:
         _put(client, queue, PutItem(data))
     return f"{asked.address}: put {len(data):,} byte{'' if len(data) == 1 else 's'}"
 
 
 def move_queue(asked: Asked, queue: str, target: str) -> str:
-    """All items, as `kestrelctl move`. Raises Failure."""
+    """Move all items, as `kestrelctl move` does. Raises Failure."""
     check_target(queue, target)
     with ExitStack() as stack:
 
@@ -73,7 +73,7 @@ def move_queue(asked: Asked, queue: str, target: str) -> str:
 
 
 def check_target(queue: str, target: str) -> None:
-    """Raises Failure for items that would come back."""
+    """Raise Failure if moved items would come back to the queue."""
     if target == queue:
         raise Failure(ExitCode.USAGE, f"source and destination are the same: {queue}")
     if queue.startswith(f"{target}+"):
@@ -83,8 +83,8 @@ def check_target(queue: str, target: str) -> None:
 def run_errand(asked: Asked, errand: Errand, items: Sequence[WaitingItem]) -> str:
     """Take these items out of the queue, and put them on the target if there is one. The others keep their places.
 
-    Items are taken as a consumer takes them, from the head on: an item that another consumer has meanwhile is left
-    alone. Raises Failure; then those that are not done are back in their places.
+    Items are taken from the head, as by a consumer; one that another consumer holds meanwhile is skipped. Raises
+    Failure, after which items not done are back in their places.
     """
     if errand.action in _BY_ID:
         return _act_by_id(asked, errand, items)
@@ -121,7 +121,7 @@ def run_errand(asked: Asked, errand: Errand, items: Sequence[WaitingItem]) -> st
 
 
 def _act_by_id(asked: Asked, errand: Errand, items: Sequence[WaitingItem]) -> str:
-    """The server does this to items with a time or an owner; those that have none any more are left alone."""
+    """Have the server act on held items by id; items no longer in the required state are skipped."""
     done = 0
     more = f"?lease_ms={errand.lease_ms}" if errand.action is ItemAction.EXTEND else ""
     with _admin_port(asked) as port:
@@ -138,10 +138,10 @@ def _act_by_id(asked: Asked, errand: Errand, items: Sequence[WaitingItem]) -> st
 
 
 def redrive_queue(asked: Asked, queue: str) -> str:
-    """Dead letters go back where they came from. Raises Failure."""
+    """Send dead letters back to the queues they come from. Raises Failure."""
     moved, without_origin, refused = 0, 0, dict[str, str]()
     with _admin_port(asked) as port:
-        through = json.loads(port.get(path_of(queue)))["next_id"] - 1  # not those that come back meanwhile
+        through = json.loads(port.get(path_of(queue)))["next_id"] - 1  # excludes letters that come back meanwhile
         after: int | None = 0
         while after is not None:
             answer = json.loads(port.post(f"{path_of(queue, 'redrive')}?after={after}&through={through}"))
@@ -155,7 +155,7 @@ def redrive_queue(asked: Asked, queue: str) -> str:
 
 @contextmanager
 def _admin_port(asked: Asked) -> Iterator[AdminPort]:
-    """Raises Failure where it would raise AdminLost."""
+    """The admin port, with AdminLost turned into Failure."""
     try:
         with closing(asked.admin_port()) as port:
             yield port

@@ -1,4 +1,4 @@
-"""Nodes of a cluster of jobs as rows, from what the servers say of themselves and of each other. Pure."""
+"""Nodes of a cluster of jobs as rows, from the servers' reports on themselves and each other. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from tui.figures import Column
 from tui.formats import Number, printable, rate, size, span
 from tui.snapshots import NODE_KEYS, NodeFigures, Snapshot
 
-# From well to worst; what a server says is the worst that any says.
+# From best to worst; the state of a node is the worst that any server reports.
 UP, LEAVING, NOT_READY, STRANGER, NO_LINK, SUSPECTED, DOWN = STATES = (
     "up", "leaving", "not ready", "stranger", "no link", "suspected", "down",
 )  # fmt: skip
@@ -22,18 +22,18 @@ def _lag(value: Number) -> str:
 
 @dataclass(slots=True)
 class NodeRow:
-    """One node. The fields are the columns, in JSON too. None = none of the servers says."""
+    """A node. The fields are the columns, in JSON too. None = no server reports it."""
 
     id: str
     address: str
     state: str
-    lag_ms: Annotated[float | None, Column(9, _lag, "lag")]  # the longest round trip of a ping to it
-    queued_bytes: Annotated[int | None, Column(8, size, "queued")]  # wait at other nodes to be sent to it
-    jobs: Annotated[int | None, Column(10)]  # that it holds, copies included
-    given_per_s: Annotated[float | None, Column(9, rate, "given/s")]  # to where clients wait,
-    taken_per_s: Annotated[float | None, Column(9, rate, "taken/s")]  # and from others, as clients wait there
-    links: Annotated[int | None, Column(7)]  # that were established to it; more than one from each node are reconnects
-    problem: str = ""  # why there is no link, or who does not know it
+    lag_ms: Annotated[float | None, Column(9, _lag, "lag")]  # longest round trip of a ping to it
+    queued_bytes: Annotated[int | None, Column(8, size, "queued")]  # bytes waiting on other nodes to be sent to it
+    jobs: Annotated[int | None, Column(10)]  # jobs it holds, copies included
+    given_per_s: Annotated[float | None, Column(9, rate, "given/s")]  # jobs sent to nodes where clients wait
+    taken_per_s: Annotated[float | None, Column(9, rate, "taken/s")]  # jobs received because clients wait here
+    links: Annotated[int | None, Column(7)]  # links established to it; more than one from each node are reconnects
+    problem: str = ""  # reason of a missing link, or the node that does not know it
 
     @property
     def key(self) -> str:
@@ -54,10 +54,10 @@ _AT: Final = {key: place for place, key in enumerate(NODE_KEYS)}
 
 
 class _Seen:
-    """What one server says of a node, now and one sample before."""
+    """One server's report on a node, now and one sample before."""
 
     def __init__(self, by: str, before: NodeFigures | None, now: NodeFigures, elapsed_s: float) -> None:
-        self.by = by  # the address of who says so
+        self.by = by  # address of the reporting server
         self._before = before
         self._now = now
         self._elapsed_s = elapsed_s
@@ -87,7 +87,7 @@ class _Seen:
         return f"{self.by} is not known to it" if self.state == STRANGER else str(self["problem"] or "")
 
     def per_s(self, key: str) -> float | None:
-        """How fast a counter of it rises."""
+        """Rate of a counter."""
         now, before = self[key], self._before[_AT[key]] if self._before is not None else None
         if not isinstance(now, int) or not isinstance(before, int) or now < before or self._elapsed_s <= 0:
             return None
@@ -95,11 +95,12 @@ class _Seen:
 
 
 def node_rows_of(samples: Sequence[tuple[Snapshot | None, Snapshot]]) -> list[NodeRow]:
-    """A row for each node that a server knows. `samples`: of each server the one before, None = no rates yet, and the
-    last.
+    """A row for each node that a server knows.
+
+    `samples`: the previous sample of each server, None = no rates yet, and the last one.
     """
     seen: dict[str, list[_Seen]] = {}
-    rates_of: dict[str, dict[str, float | None]] = {}  # of the nodes whose own servers say so
+    rates_of: dict[str, dict[str, float | None]] = {}  # of nodes that are among the servers
     for previous, current in samples:
         elapsed_s = (current.clock_ms - previous.clock_ms) / 1000 if previous is not None else 0.0
         before = previous.nodes if previous is not None else {}
@@ -120,7 +121,7 @@ def node_rows_of(samples: Sequence[tuple[Snapshot | None, Snapshot]]) -> list[No
 def _row(node_id: str, found: Sequence[_Seen], own_rates: dict[str, float | None] | None) -> NodeRow:
     others = [one for one in found if not one.is_own]
     lags = [one["lag_us"] for one in others if one["lag_us"] is not None]
-    # What others were given by it they have taken, as long as it does not say so itself.
+    # Without its own report: jobs that others took from it are jobs it gave, and vice versa.
     rates = own_rates or {
         "jobs_given": _sum([one.per_s("jobs_taken") for one in others]),
         "jobs_taken": _sum([one.per_s("jobs_given") for one in others]),
@@ -150,7 +151,7 @@ def _whole_sum(values: Sequence[int | None]) -> int | None:
 
 
 def node_cell(row: NodeRow, column: str) -> str:
-    """One figure as it is shown."""
+    """A figure as text."""
     if column == "address":
         return printable(row.address) or "unknown address"
     if column == "id":
@@ -159,7 +160,7 @@ def node_cell(row: NodeRow, column: str) -> str:
 
 
 def nodes_in_order(rows: Sequence[NodeRow], column: str, *, descending: bool) -> list[NodeRow]:
-    """Sorted by a column, then by address. Unknown values come last in both directions."""
+    """Rows sorted by a column, then by address. Unknown values come last in both directions."""
     by_name = sorted(rows, key=attrgetter("address", "id"), reverse=descending and column == "address")
     if column == "address":
         return by_name

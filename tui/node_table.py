@@ -40,4 +40,4 @@ class NodeTable(FigureTable[NodeRow]):
         return STOPPED if row.state == DOWN else STUCK
 
     def action_open(self) -> None:
-        """There is nothing behind a row."""
+        """Do nothing: nodes have no details."""

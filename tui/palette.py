@@ -1,4 +1,4 @@
-"""Entries of the command palette: queues and key bindings."""
+"""The command palette: queues by name and key bindings by help text."""
 
 from collections.abc import Callable
 from typing import Final, cast
@@ -16,7 +16,7 @@ DETAILS: Final = "details of this queue"
 
 
 class Offers(Provider):
-    """Queues by name, and key bindings by their help texts."""
+    """Entries of the palette: queues by name, and key bindings by help text."""
 
     async def discover(self) -> Hits:
         for name in self._names()[:QUEUES_OFFERED_MAX]:

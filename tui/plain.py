@@ -20,22 +20,22 @@ from tui.summaries import server_lines, totals_line, trouble_lines
 
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
-    """What to show: options of `kestrelctl top`."""
+    """Options of `kestrelctl top` for the view."""
 
     filter: str = ""
     sort: str = "queue"
     descending: bool = False
     as_json: bool = False
     samples: int | None = None  # None = until interrupted
-    is_silent: bool = False  # print nothing: it is recorded
+    is_silent: bool = False  # print nothing, only record
 
 
 def run_plain(
     pollers: Sequence[Poller], options: ViewOptions, interval_ms: int, recorder: Recorder | None = None
 ) -> None:
-    """Print sample after sample, except the first: rates need one before. A `recorder` gets them all.
+    """Print all samples except the first, because rates need a previous one. `recorder` gets them all.
 
-    Raises Failure when no server answered the last time, or one has refused the login from the start.
+    Raises Failure if no server answered last, or if one has refused the login from the start.
     """
     board = Board([poller.address for poller in pollers])
     for number, at_ms in enumerate(_samples(pollers, board, options.samples, interval_ms, recorder)):
@@ -82,7 +82,7 @@ def shown_rows(board: Board, options: ViewOptions, view: str = ALL_SERVERS) -> l
 
 
 def page(board: Board, options: ViewOptions, at_ms: int) -> str:
-    """Totals, servers and a table."""
+    """A sample as text: totals, servers and tables."""
     rows = shown_rows(board, options)
     heads = list(HEADINGS.values())
     lines = [heads, *([cell(row, column) for column in COLUMNS] for row in rows)]
@@ -94,7 +94,7 @@ def page(board: Board, options: ViewOptions, at_ms: int) -> str:
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Cells in columns, all but the first to the right."""
+    """Lines of cells in columns, right-aligned except for the first."""
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     return [
         "  ".join(
@@ -106,7 +106,7 @@ def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _job_table(board: Board) -> list[str]:
-    """Queues of jobs, if there are any."""
+    """The table of job queues, empty if there are none."""
     rows = jobs_in_order(board.job_rows(ALL_SERVERS), "queue", descending=False)
     if not rows:
         return []
@@ -116,7 +116,7 @@ def _job_table(board: Board) -> list[str]:
 
 
 def _node_table(board: Board) -> list[str]:
-    """Nodes, if there are several."""
+    """The table of nodes, empty unless there are several."""
     rows = nodes_in_order(board.node_rows(ALL_SERVERS), "address", descending=False)
     if len(rows) < 2:
         return []
@@ -126,7 +126,7 @@ def _node_table(board: Board) -> list[str]:
 
 
 def record(board: Board, options: ViewOptions, at_ms: int) -> dict[str, object]:
-    """The same as a JSON object."""
+    """A sample as a JSON object."""
     rows = shown_rows(board, options)
     totals: dict[str, Number | str] = {"queues": len(rows), **as_record(total(rows))}
     del totals["queue"]

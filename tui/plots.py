@@ -12,7 +12,7 @@ CURVE_SPAN_MIN: Final = 0.1
 
 
 def largest(values: Sequence[float]) -> float:
-    """0 when all values are unknown."""
+    """The largest known value; 0 if all are unknown."""
     return max((value for value in values if not math.isnan(value)), default=0.0)
 
 
@@ -39,9 +39,9 @@ def plot(values: Sequence[float], width: int, height: int) -> list[str]:
 
 
 def curve(values: Sequence[float], width: int) -> str:
-    """The last values as a thin line, scaled from the smallest to the largest of them; blank for 0 and unknown.
+    """The last values as a thin line, scaled from their smallest to their largest; blank for 0 and unknown.
 
-    A change of less than a tenth of the largest value is not blown up to the full height.
+    A change of less than a tenth of the largest value is not scaled up to the full height.
     """
     values = values[-2 * width :]
     top = largest(values)

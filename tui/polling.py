@@ -1,4 +1,4 @@
-"""Poll servers for their stats, less often while one does not answer."""
+"""Polling of servers for their figures, with increasing intervals while one does not answer."""
 
 import threading
 import time
@@ -18,13 +18,13 @@ BACK_OFF_MS_MAX: Final = 5_000
 # `stats` repeats every queue: with more queues than this, the server's own counters are polled less often.
 QUEUES_FEW: Final = 200
 COUNTERS_EVERY_MS: Final = 10_000
-# Why queues are stopped or failing is asked of the admin port, for a few of each kind.
+# The admin port is asked why queues are stopped or failing, for this many of each kind.
 REASONS_MAX: Final = 4
 REASONS_EVERY_MS: Final = 10_000
 
 
 class Poller:
-    """Polls one server. Reconnects after an outage."""
+    """Polls one server and reconnects after an outage."""
 
     def __init__(self, address: str, timeout_ms: int, interval_ms: int, login: Login = NOBODY) -> None:
         self.address = address
@@ -88,7 +88,7 @@ class Poller:
         return Snapshot(self.address, now_ms, clock_ms, queues, self._counters, 0, jobs)
 
     def _reasons_for(self, snapshot: Snapshot) -> dict[str, str]:
-        """Asked again now and then, and when other queues are affected."""
+        """Reasons of stopped queues, asked again every REASONS_EVERY_MS and when other queues are affected."""
         if not (snapshot.counters.get("queues_stopped") or snapshot.counters.get("journals_failed")):
             self._reasons = {}
             return {}
@@ -109,7 +109,7 @@ class Poller:
 
 
 class PollThread(threading.Thread):
-    """Polls one server in the background, so that the screen does not block. A daemon thread."""
+    """A daemon thread that polls one server, so that the screen does not block."""
 
     def __init__(self, poller: Poller, deliver: Callable[[Snapshot | Outage], object]) -> None:
         super().__init__(name=f"poll {poller.address}", daemon=True)
@@ -124,7 +124,7 @@ class PollThread(threading.Thread):
         self._woken.set()
 
     def poll_now(self) -> None:
-        """Instead of when it is time."""
+        """Poll at once, before the interval is over."""
         self._woken.set()
 
     def run(self) -> None:
@@ -145,7 +145,7 @@ def pollers(addresses: Sequence[str], timeout_ms: int, interval_ms: int, login: 
 
 
 def _jobs_of(client: KestrelClient, now_ms: int) -> dict[str, JobFigures]:
-    """The figures of queues of jobs, where the server has jobs."""
+    """Figures of the job queues of a server that has jobs."""
     found = {}
     for block in client.job_queue_stats():
         oldest_ms = block.get("oldest_ms")

@@ -1,4 +1,4 @@
-"""What the user chose and finds again at the next start: the columns of the table."""
+"""The user's preferences, kept in a file: the columns of the table of queues."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def file_path() -> str:
 
 
 def columns_named(names: Sequence[str], known: Sequence[str] = COLUMNS_KNOWN) -> tuple[str, ...]:
-    """By their headings or the names they have in JSON. Raises ValueError."""
+    """Columns by their headings or their names in JSON. Raises ValueError."""
     columns = tuple(dict.fromkeys(_NAMES.get(name, name) for name in names))
     if unknown := [column for column in columns if column not in known]:
         raise ValueError(f"no column {unknown[0]!r}; columns are {', '.join(known)}")
@@ -25,7 +25,7 @@ def columns_named(names: Sequence[str], known: Sequence[str] = COLUMNS_KNOWN) ->
 
 
 def load_columns() -> tuple[str, ...]:
-    """Those kept, or the default: a file that cannot be read must not keep anybody from looking at a server."""
+    """The saved columns, or the default, also if the file cannot be read: the console must start."""
     try:
         with open(file_path(), encoding="utf-8") as file:
             return columns_named(json.load(file)["columns"]) or COLUMNS_SHOWN
@@ -34,7 +34,7 @@ def load_columns() -> tuple[str, ...]:
 
 
 def keep_columns(columns: Sequence[str]) -> None:
-    """Raises OSError."""
+    """Save the columns. Raises OSError."""
     path = file_path()
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(f"{path}.new", "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Record samples of servers to a file, and replay them.
+"""Recording of samples to a file, and replay.
 
 A recording is lines of JSON: a header, then one line per sample of a server, with only the queues whose figures changed
 since the previous sample.
@@ -58,7 +58,7 @@ class Recorder:
 
 
 def open_recorder(path: str, interval_ms: int) -> Recorder:
-    """Raises Failure."""
+    """Open a new recording. Raises Failure."""
     try:
         return Recorder(path, interval_ms)
     except OSError as error:
@@ -84,7 +84,7 @@ class Player:
         return self.position >= len(self.samples) - 1
 
     def seek(self, position: int, board: Board) -> None:
-        """Make the board show this sample, with those before it as history."""
+        """Show this sample on the board, with earlier ones as history."""
         position = min(max(position, 0), len(self.samples) - 1)
         first = self.position + 1
         if position < first:

@@ -1,7 +1,7 @@
-"""A sample of one server, and a parser for the answer to DUMP_STATS.
+"""Samples of one server, and the parser of the reply to DUMP_STATS.
 
-5,000 queues are 110,000 lines: queues whose lines have the same keys in the same order are read by one regular
-expression, made from the first of them.
+The reply for 5,000 queues has 110,000 lines: blocks with the same keys in the same order are parsed by one regular
+expression, which is made from the first of them.
 """
 
 import heapq
@@ -12,7 +12,7 @@ from typing import Final
 from kestrelctl.shell.exit_codes import ExitCode
 
 # The stats the console uses, in the order of a `Figures` and of the servers' lines. Old Kestrels lack some.
-# oldest_at_ms: when the head was put, by the server's clock, 0 = nothing waits. DUMP_STATS has oldest_ms in its place.
+# oldest_at_ms: time the head was put, server's clock, 0 = nothing waits; DUMP_STATS has oldest_ms instead.
 KEYS: Final = (
     "items",
     "bytes",
@@ -32,9 +32,9 @@ KEYS: Final = (
     "delayed",
     "retrying",
     "leased",
-    "next_due_at_ms",  # 0 = nothing is; DUMP_STATS has next_due_ms in its place
+    "next_due_at_ms",  # 0 = nothing is due; DUMP_STATS has next_due_ms instead
 )
-# The last of them are left out of DUMP_STATS for a queue that has none, and older servers have none at all.
+# DUMP_STATS omits the last of them for a queue without held items; older servers have none of them.
 HELD_COUNT: Final = 4
 NO_HELD: Final = (0,) * HELD_COUNT
 # The same of queues of jobs; what old servers do not report is None.
@@ -83,25 +83,25 @@ class Snapshot:
     clock_ms: int  # by a clock that never jumps: only differences mean something
     queues: dict[str, Figures]
     counters: dict[str, int | str]  # of the server itself
-    ahead_ms: int = 0  # how far at_ms is ahead of the server's clock
+    ahead_ms: int = 0  # lead of at_ms over the server's clock
     jobs: dict[str, JobFigures] = field(default_factory=dict)  # of queues of jobs, those with the most jobs
-    reasons: dict[str, str] = field(default_factory=dict)  # why a few queues are stopped or cannot be written
+    reasons: dict[str, str] = field(default_factory=dict)  # reasons why some queues are stopped or cannot be written
     nodes: dict[str, NodeFigures] = field(default_factory=dict)  # by id: itself and those it knows, where it has jobs
 
 
 @dataclass(slots=True)
 class Outage:
-    """A server did not answer."""
+    """A failed poll: the server did not answer."""
 
     server: str
     at_ms: int
     reason: str
     next_try_ms: int  # from then
-    code: int = ExitCode.UNREACHABLE  # what a command that needed it would exit with
+    code: int = ExitCode.UNREACHABLE  # exit code for a command that needs the server
 
 
 class _Layout:
-    """The keys of a queue's lines in their order, and how to read the figures from lines that have just these."""
+    """The keys of a queue's block in their order, and a parser for blocks with exactly these keys."""
 
     def __init__(self, body: str) -> None:
         keys = [line.strip().partition("=")[0] for line in body.splitlines() if "=" in line]
@@ -120,7 +120,7 @@ class _Layout:
         )
 
     def read(self, body: str, now_ms: int) -> Figures | None:
-        """None = these lines have another layout."""
+        """Figures of a block; None if it has another layout."""
         found = self._match(body)
         if found is None:
             return None
@@ -138,7 +138,7 @@ class _Layout:
 
 
 def parse_dump(answer: bytes, now_ms: int) -> dict[str, Figures]:
-    """The figures of every queue in an answer to DUMP_STATS that came at `now_ms`."""
+    """Figures of every queue in a reply to DUMP_STATS that arrived at `now_ms`."""
     queues: dict[str, Figures] = {}
     layouts: list[_Layout] = []
     for block in answer.decode("utf-8", "surrogateescape").split("queue '")[1:]:
@@ -156,7 +156,7 @@ def parse_dump(answer: bytes, now_ms: int) -> dict[str, Figures]:
 
 
 def bad_queues(queues: dict[str, Figures], most: int) -> list[str]:
-    """Some queues that are stopped or whose journals cannot be written: both kinds, those with the most items first."""
+    """At most `most` stopped queues and `most` with failing journals, those with the most items first."""
     found = []
     for kind in _BAD:
         bad = [(-(figures[_ITEMS] or 0), name) for name, figures in queues.items() if figures[kind]]

@@ -1,4 +1,4 @@
-"""What is the matter with a queue, in one word. The worst has the highest rank."""
+"""States of a queue, each one word, ranked from ok to the worst."""
 
 from typing import Final
 

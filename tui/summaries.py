@@ -1,4 +1,4 @@
-"""The lines above the table: totals of a view and the health of its servers, as plain text."""
+"""Summary lines of the console: totals of a view, health of its servers, and problems, as plain text."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -25,9 +25,10 @@ def totals_line(rows: Sequence[QueueRow]) -> str:
 
 
 def trouble_lines(rows: Iterable[QueueRow], servers: Sequence[ServerState], nodes: Sequence[NodeRow] = ()) -> list[str]:
-    """The queues that need somebody and what is the matter with them, the worst first.
+    """Queues in trouble and their problems, the worst first.
 
-    A line for each, or for all of the same state if there are more than TROUBLE_LINES_MAX: one of each state fits.
+    One line for each queue, or one for each state if there are more than TROUBLE_LINES_MAX queues: one line for each
+    state always fits.
     """
     of_jobs = [line for server in servers for line in job_trouble(server)] + cluster_trouble(nodes, servers)
     troubled = [row for row in rows if row.state in TROUBLE]
@@ -68,7 +69,7 @@ def _trouble(same: Sequence[QueueRow], reasons: dict[str, str]) -> str:
 
 
 def health_line(server: ServerState, now_ms: int) -> str:
-    """▲ does not answer, ✖ has failures, ● healthy."""
+    """State of a server: ▲ does not answer, ✖ has failures, ● healthy."""
     if server.outage is not None:
         silent = span(max(0, now_ms - server.silent_since_ms))
         wait = span(max(0, server.outage.at_ms + server.outage.next_try_ms - now_ms))
@@ -99,22 +100,22 @@ def health_line(server: ServerState, now_ms: int) -> str:
 
 
 def server_lines(server: ServerState, now_ms: int) -> list[str]:
-    """Its health, and below it its cache and its jobs if it has any."""
+    """A server's health, followed by lines for its cache and its jobs if it has any."""
     return [health_line(server, now_ms), *_cache_lines(server), *job_lines(server)]
 
 
 def _counters(server: ServerState) -> dict[str, int | str]:
-    """Of a server that answers."""
+    """Counters of a server that answers, else {}."""
     return server.snapshot.counters if server.snapshot is not None and server.outage is None else {}
 
 
 def job_totals_line(rows: Sequence[JobRow]) -> str:
-    """The figures of queues of jobs together."""
+    """Totals of the job queues."""
     return "  ".join([f"queues {count(len(rows))}", *job_figures(total_jobs(rows))])
 
 
 def job_lines(server: ServerState) -> list[str]:
-    """A line on its jobs if it has any."""
+    """A line on the server's jobs, if it has any."""
     counters = {name: value for name, value in _counters(server).items() if isinstance(value, int)}
     used_bytes, limit_bytes = counters.get("jobs_memory_bytes"), counters.get("jobs_memory_limit_bytes")
     if used_bytes is None or limit_bytes is None:
@@ -145,7 +146,7 @@ def job_lines(server: ServerState) -> list[str]:
 
 
 def job_trouble(server: ServerState) -> list[str]:
-    """What is the matter with its jobs."""
+    """Problems of the server's jobs."""
     counters = _counters(server)
     lines = []
     if counters.get("jobs_stopped"):
@@ -160,7 +161,7 @@ def job_trouble(server: ServerState) -> list[str]:
 
 
 def node_totals_line(rows: Sequence[NodeRow]) -> str:
-    """The figures of nodes together."""
+    """Totals of the nodes."""
     up = [row for row in rows if row.state not in NODE_TROUBLE]
     given = [row.given_per_s for row in rows if row.given_per_s is not None]
     parts = [f"{len(up)} of {len(rows)} up", f"jobs {count(sum(row.jobs or 0 for row in rows))}"]
@@ -168,7 +169,7 @@ def node_totals_line(rows: Sequence[NodeRow]) -> str:
 
 
 def cluster_lines(servers: Sequence[ServerState]) -> list[str]:
-    """A line for each server: what it sees of its cluster."""
+    """A line for each server with its view of the cluster."""
     lines = []
     for server in servers:
         counters = {name: value for name, value in _counters(server).items() if isinstance(value, int)}
@@ -190,12 +191,12 @@ def cluster_lines(servers: Sequence[ServerState]) -> list[str]:
 
 
 def _is_blind(server: ServerState) -> bool:
-    """Whether it has other nodes, but has not said which."""
+    """True if the server has other nodes but does not list them."""
     return int(_counters(server).get("jobs_cluster_size", 1)) > 1 and not (server.snapshot and server.snapshot.nodes)
 
 
 def cluster_trouble(nodes: Sequence[NodeRow], servers: Sequence[ServerState]) -> list[str]:
-    """What is the matter with the cluster: nodes, as `nodes` has them, and what single servers see."""
+    """Problems of the cluster: nodes in trouble, and what only single servers report."""
     lines = []
     for server in servers:
         counters = {name: value for name, value in _counters(server).items() if isinstance(value, int)}

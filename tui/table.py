@@ -1,4 +1,4 @@
-"""The table of queues."""
+"""The table of queues, and the choice of columns that fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ NAME_WIDTH_NARROW: Final = 20  # at least this much before the first figures go
 STATE_WIDTH: Final = 8
 DEPTH: Final = "depth"
 DEPTH_WIDTHS: Final = (7, 17)  # with the blank before it
-# The curve gives way to figures until so many are there.
+# Number of figures that take precedence over the curve.
 FIGURES_BEFORE_DEPTH: Final = 7
-# In the order they are shown: what a narrow terminal must have comes first.
+# In display order: columns that a narrow terminal must show come first.
 COLUMNS_SHOWN: Final = (
     "state", "items", DEPTH, "oldest_ms", "waiters", "open_reads", "logsize", "mem_bytes", "in_per_s", "out_per_s",
     "bytes", "mem_items", "expired", "discarded", "age_ms",
 )  # fmt: skip
-# Those that can be shown: what few queues use is not there unless it is asked for.
+# All columns; those that few queues use are shown only on request.
 COLUMNS_KNOWN: Final = (*COLUMNS_SHOWN, "delayed", "retrying", "leased", "next_due_ms")
 
 
@@ -58,7 +58,7 @@ def lay_out(columns: Sequence[str], name_width: int, width: int) -> Layout:
 
 
 def _fitting(columns: Sequence[str], room: int) -> Sequence[str]:
-    """The first of them, as far as there is room."""
+    """The first columns, as many as fit."""
     for count, column in enumerate(columns):
         room -= _width(column)
         if room < 0:
@@ -73,7 +73,7 @@ def _width(column: str) -> int:
 
 
 class QueueTable(CursorTable[QueueRow]):
-    """Rows in the order given. The current row stays current when the order changes."""
+    """The table of queues. Rows keep the given order, and the current row stays current when the order changes."""
 
     BINDINGS = bindings(TABLE_KEYS)
 
@@ -85,7 +85,7 @@ class QueueTable(CursorTable[QueueRow]):
 
     @dataclass
     class HeadClicked(Message):
-        """Sort by a column."""
+        """A heading was clicked: sort by that column."""
 
         column: str
 
@@ -101,7 +101,7 @@ class QueueTable(CursorTable[QueueRow]):
         self._laid_out_width = -1  # the scrollbar comes and goes
 
     def show(self, rows: Sequence[QueueRow], history: History, sort: tuple[str, bool]) -> None:
-        """Show these rows. `sort`: the column, and whether it is descending."""
+        """Show these rows. `sort`: the column, and True if descending."""
         self._history, self._sort = history, sort
         self._name_width = max((len(row.queue) for row in rows), default=0) + 3  # signs before it, a blank after it
         self._laid_out_width = -1
@@ -145,7 +145,7 @@ class QueueTable(CursorTable[QueueRow]):
     def _head(self, styles: TableStyles, width: int) -> Strip:
         sorted_by, descending = self._sort
         layout = self._layout
-        # The mark is in the blank before the heading: it costs no room.
+        # The sign takes the place of the blank before the heading.
         signs = {sorted_by: "▼" if descending else "▲"}
         text = fit(f" {signs.get('queue', ' ')}{HEADINGS['queue']}", layout.name_width)
         for column, column_width in layout.columns:
@@ -169,20 +169,20 @@ class QueueTable(CursorTable[QueueRow]):
             self.post_message(self.Opened(self.current))
 
     def action_column(self, columns: int) -> None:
-        """Show the columns further right or left, one at a time."""
+        """Scroll the columns by one, to the right or left."""
         if columns < 0 or self._layout.has_more:
             self._left = max(0, self._left + columns)
             self._laid_out_width = -1
             self.refresh()
 
     def action_mark(self) -> None:
-        """Mark the current queue or unmark it, and go on to the next."""
+        """Mark or unmark the current queue, and go to the next."""
         if self.current is not None and self.rows:
             self.marked ^= {self.current}
             self._go(self._cursor + 1)
 
     def action_mark_all(self) -> None:
-        """Mark all rows, or none if they are."""
+        """Mark all rows, or none if all are marked."""
         names = {row.queue for row in self.rows}
         self.marked = set() if names <= self.marked else names
         self.refresh()

@@ -1,4 +1,4 @@
-"""Serve the console to a browser: a page, and a console process for each window.
+"""Web server of `kestrelctl web`: a page, and a console process for each browser window.
 
 Only loopback is served, under a path with a random secret, and only to pages from this server.
 """
@@ -44,7 +44,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ConsoleServer(Server):
-    """Serves the page, and starts a console for each window."""
+    """Serves the page and starts a console for each window."""
 
     def __init__(self, command: str, host: str, port: int) -> None:
         super().__init__(command, host, port, title="kestrelctl web")
@@ -119,7 +119,7 @@ def serve(listen: str, options: Sequence[str], login: Login) -> None:
 
 
 async def _serve(server: ConsoleServer, bound: socket.socket) -> int:
-    """Returns the number of the signal that stopped it."""
+    """Serve; return the number of the signal that ended it."""
     stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def stop(number: int) -> None:
@@ -161,7 +161,7 @@ def bind(listen: str) -> socket.socket:
 
 
 def _access(login: Login) -> list[str]:
-    """How we get into servers, for the consoles to do so too. A password goes by the environment."""
+    """Login options for the console processes. The password is passed in the environment."""
     pairs = (("--user", login.user), ("--ca", login.ca), ("--cert", login.cert), ("--key", login.key))
     if login.user:
         os.environ[PASSWORD_VARIABLE] = os.fsdecode(login.secret)

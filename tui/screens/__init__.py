@@ -1,1 +1,1 @@
-"""What fills the terminal: the table, a queue's details, and the questions in between."""
+"""Screens of the console: overview, details, journal, jobs, nodes, help, and dialogs."""

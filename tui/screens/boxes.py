@@ -1,4 +1,4 @@
-"""Boxes of plain text."""
+"""Scrolling boxes of plain text, and screens made of them."""
 
 from collections.abc import Container, Sequence
 from typing import Final
@@ -14,7 +14,7 @@ IN_A_REPLAY: Final = "not available in a replay"
 
 
 class Box(VerticalScroll):
-    """Has a border, scrolls, and can be maximized."""
+    """A box with a border that scrolls and can be maximized."""
 
     ALLOW_MAXIMIZE = True
     DEFAULT_CSS = """
@@ -25,7 +25,7 @@ class Box(VerticalScroll):
 
 
 class BoxScreen(ConsoleScreen):
-    """A screen of boxes. The focused one can be maximized."""
+    """A screen of boxes, of which the focused one can be maximized."""
 
     ALLOW_IN_MAXIMIZED_VIEW = "KeyBar"
     DEFAULT_CSS = """
@@ -48,7 +48,7 @@ class BoxScreen(ConsoleScreen):
 
 
 def put_lines(box: Static, lines: Sequence[str]) -> None:
-    """Show these lines. The layout is redone only when their number changes: it costs more than everything else."""
+    """Show these lines. The layout, the costliest part, is redone only if their number changes."""
     text, content = "\n".join(lines), box.content
     before = content.plain if isinstance(content, Text) else ""
     if text != before:
@@ -56,7 +56,7 @@ def put_lines(box: Static, lines: Sequence[str]) -> None:
 
 
 def in_columns(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
-    """Rows of cells as lines, each column as wide as its widest cell. `right`: which columns are aligned so."""
+    """Rows of cells as lines, each column as wide as its widest cell. `right`: indexes of right-aligned columns."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -1,4 +1,4 @@
-"""The line on which a command is typed."""
+"""The input line for a command."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Final
@@ -18,7 +18,7 @@ QUEUES_SUGGESTED_MAX: Final = 2000
 
 
 class CommandLine(ModalScreen[str | None]):
-    """Returns what was typed, None when cancelled with escape."""
+    """The input line. Returns the text typed, None if cancelled with escape."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "cancel")]
     DEFAULT_CSS = """

@@ -1,4 +1,4 @@
-"""Details of a queue: plots of the last minutes, readers, settings and the first items."""
+"""Screen with the details of a queue: plots, readers, consumers, settings and the first items."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -21,7 +21,7 @@ from tui.screens.key_bar import KeyBar
 from tui.screens.waiting import ItemBox, waiting_title
 from tui.states import STOPPED
 
-NARROW_WIDTH: Final = 70  # from here on the boxes are side by side
+NARROW_WIDTH: Final = 70  # from this width on, the boxes are side by side
 SPANS_SAMPLES: Final = (60, SAMPLES_MAX)
 TITLE: Final = (
     "items", "bytes", "logsize", "mem_items", "oldest_ms", "waiters", "open_reads", "expired", "discarded"
@@ -130,7 +130,7 @@ class Details(BoxScreen):
         self.show()
 
     def show_items(self) -> None:
-        """The first waiting items of each server of the view."""
+        """Show the first items from each server of the view."""
         row = self._row()
         box = self.query_one(ItemBox)
         box.border_title = waiting_title(
@@ -185,7 +185,7 @@ def _title(queue: str, row: QueueRow | None) -> str:
 
 
 def _reader(row: QueueRow, figures: Mapping[str, Cell]) -> list[str]:
-    """Lines about one reader. Only kestreld reports its head."""
+    """Lines on one reader. Only kestreld reports its head."""
     name, plus, child = row.queue.partition("+")
     lines = [
         f"  {printable(plus + child if plus else name)}",
@@ -205,12 +205,12 @@ def _number(figures: Mapping[str, Cell], key: str) -> int:
 
 
 def _consumer_lines(answer: QueueDetails, queue: str, *, with_server: bool) -> list[str]:
-    """Who holds items and who waits for some, those that have done so for longest first."""
+    """Lines on clients that hold items and clients that wait, the longest first."""
     lines = [answer.server] if with_server else []
     found = answer.consumers
     if found is None:
         return [*lines, "shown by the admin port only"]
-    leased = _number(answer.figures.get(queue, {}), "leased")  # they are open, and belong to no connection
+    leased = _number(answer.figures.get(queue, {}), "leased")  # leases count as open reads, but belong to no connection
     opened = max(found.open_reads - leased, len(found.holding))
     if not opened and not leased and not found.waiters:
         return [*lines, "nobody waits or holds an item"]

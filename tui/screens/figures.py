@@ -1,4 +1,4 @@
-"""A screen of one table with figures: a title, lines above the table, an order."""
+"""Base of the screens with one table of figures: title, lines above the table, sort order."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Final, Generic
@@ -45,26 +45,26 @@ class FigureScreen(ConsoleScreen, Generic[R]):
         self.table.focus()
         self.show()
 
-    # What it shows
+    # Contents
 
     def rows_in_order(self, column: str, *, descending: bool) -> list[R]:
-        """The rows of the table."""
+        """The rows of the table, sorted by a column."""
         raise NotImplementedError
 
     def totals(self, rows: Sequence[R]) -> str:
-        """What stands in the title."""
+        """Totals for the title."""
         raise NotImplementedError
 
     def about(self) -> list[str]:
-        """Lines above the table,"""
+        """Lines of information above the table."""
         raise NotImplementedError
 
     def troubles(self) -> list[str]:
-        """and those about what is wrong."""
+        """Lines of problems above the table."""
         raise NotImplementedError
 
     def rows(self) -> list[R]:
-        """The rows of the table, in its order."""
+        """The rows of the table in its current order."""
         column, descending = self._sort
         return self.rows_in_order(column, descending=descending)
 
@@ -94,7 +94,7 @@ class FigureScreen(ConsoleScreen, Generic[R]):
         self.sort_by(self._sort[0])
 
     def sort_by(self, column: str) -> None:
-        """Figures in descending order; the same column again reverses the order."""
+        """Sort by a column, figures in descending order; the same column again reverses the order."""
         before, descending = self._sort
         self._sort = (column, not descending if column == before else column not in self.ASCENDING)
         self.show()

@@ -1,4 +1,4 @@
-"""The list of keys."""
+"""Screen with the list of keys and commands."""
 
 from collections.abc import Iterable
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""The jobs of a queue: their states, and when each is queued next."""
+"""Screen with the jobs of a queue: their states and next requeue times."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -45,7 +45,7 @@ class JobListScreen(BoxScreen):
     # Drawing
 
     def show(self) -> None:
-        """Show the queue's figures as they are now, and the jobs as they were when the servers were asked."""
+        """Show the queue's current figures, and the jobs as of the last request."""
         console = self.console
         rows = [row for row in console.board.job_rows(console.view) if row.queue == self.queue]
         figures = [words for row in rows for words in job_figures(row)] or ["no such queue"]

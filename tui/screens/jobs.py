@@ -1,4 +1,4 @@
-"""Queues of jobs: what they hold, how fast jobs come and go, who waits, and what is paused."""
+"""Screen with the queues of jobs: contents, rates, waiting clients and pauses."""
 
 from collections.abc import Sequence
 

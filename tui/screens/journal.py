@@ -1,4 +1,4 @@
-"""The journal of a queue: its segments, the readers that hold them, and the result of a check."""
+"""Screen with the journal of a queue: its segments, the readers that hold them, and the result of a check."""
 
 import time
 from collections.abc import Sequence
@@ -113,7 +113,7 @@ class JournalScreen(BoxScreen):
             self.show()
 
     def _check(self) -> dict[str, Check]:
-        """In a thread, and given up when the screen is left."""
+        """Check the journals, in a thread; cancelled when the screen is left."""
         console = self.console
         return console.check_journals(
             self.queue, self.answers, lambda: not console.is_running or self not in console.screen_stack

@@ -1,4 +1,4 @@
-"""The line of keys at the bottom."""
+"""The line of keys at the bottom of the screen."""
 
 from typing import Final
 
@@ -7,14 +7,14 @@ from textual.binding import Binding
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
-# On the narrowest terminal, too: everything else can be looked up from there.
+# Shown on the narrowest terminal, too: help lists all others.
 ALWAYS: Final = ("app.help", "app.quit")
 FIRST: Final = ("open", "leave")
 KEY_SPACES: Final = 3  # before, between and after key and label
 
 
 class KeyBar(Footer):
-    """The labelled keys, as many as fit, in their order; help and quit are always there."""
+    """The labelled keys, as many as fit, in order. Help and quit are always shown."""
 
     def __init__(self) -> None:
         super().__init__(show_command_palette=False)
@@ -31,16 +31,16 @@ class KeyBar(Footer):
                 disabled=not enabled,
                 tooltip=binding.tooltip,
             )
-            key.set_reactive(FooterKey.compact, False)  # set later, it is styled again
+            key.set_reactive(FooterKey.compact, False)  # setting it later would style the key again
             yield key
 
     async def recompose(self) -> None:
-        """Only where other keys are shown than before: each of them is styled anew."""
+        """Recompose only if other keys are to be shown, because each is styled anew."""
         if self.is_attached and self._fitting() != self._shown:
             await super().recompose()
 
     def _fitting(self) -> list[tuple[Binding, bool]]:
-        """The keys for which there is room, and whether each can be used now."""
+        """The keys that fit, and for each True if it can be used now."""
         labelled = [
             (binding, enabled)
             for _, binding, enabled, _ in self.screen.active_bindings.values()

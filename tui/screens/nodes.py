@@ -1,4 +1,4 @@
-"""Nodes of a cluster: which are up, how fast they answer, what waits for them, and which jobs go where."""
+"""Screen with the nodes of a cluster: states, lag, queued bytes, and jobs given and taken."""
 
 from collections.abc import Sequence
 

@@ -63,7 +63,7 @@ class Overview(ConsoleScreen):
     # Drawing
 
     def rows(self) -> list[QueueRow]:
-        """The rows of the table, in its order."""
+        """The rows of the table in its current order."""
         rows = chosen(self.console.board.rows(self.console.view), self.filter_words)
         return in_order(rows, self.sort_column, descending=self.descending)
 
@@ -76,13 +76,13 @@ class Overview(ConsoleScreen):
         self.show_servers()
 
     def show_servers(self) -> None:
-        """Show their health: the time of an outage goes on without new samples."""
+        """Show the servers' health, which changes without new samples: an outage gets longer."""
         console = self.console
         now_ms = console.now_ms()
         servers = console.board.servers_in(console.view)
         healthy = [server for server in servers if server.outage is None]
         lines = [line for server in healthy for line in server_lines(server, now_ms)]
-        if len(lines) > SERVER_LINES_MAX:  # caches make room for servers
+        if len(lines) > SERVER_LINES_MAX:  # lines of caches are dropped first
             lines = [health_line(server, now_ms) for server in healthy]
         if len(lines) > SERVER_LINES_MAX:
             lines[SERVER_LINES_MAX - 1 :] = [f"… and {len(lines) - SERVER_LINES_MAX + 1} more; press v to see each"]
@@ -109,7 +109,7 @@ class Overview(ConsoleScreen):
             put_lines(scrubber, [player.scrubber(max(10, self.size.width - 44))])
 
     def _state(self) -> list[str]:
-        """What differs from the default comes first: a narrow screen cuts off the line."""
+        """Settings for the title. Those that differ from the default come first: a narrow screen cuts off the line."""
         console = self.console
         words = [f"[{console.view}]"] if console.view != ALL_SERVERS else []
         if console.is_paused:

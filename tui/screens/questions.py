@@ -1,4 +1,4 @@
-"""Dialogs that ask before something is done."""
+"""Dialogs that ask for a text or a confirmation."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from textual.widgets import Input, Static
 
 
 class Question(ModalScreen[str | None]):
-    """A text and an input line. Returns what was typed, None when cancelled with escape."""
+    """A text and an input line. Returns the text typed, None if cancelled with escape."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "cancel")]
     DEFAULT_CSS = """
@@ -41,7 +41,7 @@ class Question(ModalScreen[str | None]):
 
 
 class Confirmation(Question):
-    """Requires a certain word to be typed."""
+    """A question that requires a certain word to be typed."""
 
     def __init__(self, words: str, expected: str) -> None:
         super().__init__(f"{words}\n\nType {expected} to confirm; press escape to cancel.")

@@ -1,4 +1,4 @@
-"""The first waiting items of a queue."""
+"""The box with the first items of a queue, some of them chosen for an action."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ SHOWN_BYTES_MIN: Final = 512
 def waiting_title(
     answers: Sequence[QueueDetails], form: ItemForm, waiting: int | None, which: Shown, *, is_stopped: bool = False
 ) -> str:
-    """The title of the box. `waiting` = how many there are, None = unknown."""
+    """Title of the box. `waiting`: number of waiting items, None = unknown."""
     shown = sum(len(answer.items) for answer in answers)
     if not shown and (is_stopped or any(answer.failure for answer in answers)):
         return "STOPPED: items unknown" if is_stopped else "items unknown"
@@ -36,11 +36,11 @@ def waiting_title(
 
 
 class ItemView(Static):
-    """One item under a heading line."""
+    """An item under a heading line."""
 
 
 class ItemBox(Box):
-    """The items, one of them the current one, some of them chosen for an action."""
+    """The items: one is current, and some may be chosen for an action."""
 
     BINDINGS = bindings(ITEM_KEYS)
 
@@ -83,7 +83,7 @@ class ItemBox(Box):
             self._draw(view, place)
 
     def picked(self, answers: Sequence[QueueDetails]) -> list[QueueDetails]:
-        """The answers with the chosen items only, or the current one; servers without any are left out."""
+        """The answers reduced to the chosen items, or to the current one; servers without any are left out."""
         chosen = self.chosen
         if not chosen and self._items:
             server, item = self._items[self._cursor]
@@ -135,7 +135,7 @@ class ItemBox(Box):
 
 
 def _state(item: WaitingItem, now_ms: int) -> list[str]:
-    """What somebody wants to know of an item with a time or an owner of its own."""
+    """Words on a held item: state, client, since when, due or until."""
     parts = [item.state.upper() if item.state != "waiting" else "due"]
     if item.client:
         parts[0] += f" by {item.client}"
