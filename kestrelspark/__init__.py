@@ -1,1 +1,1 @@
-"""Spark over queues and journals: journals as tables, rows into queues, queues as streams, and jobs made of these."""
+"""Spark for queues and journals: journals as tables, rows into queues, queues as streams, and jobs on them."""

@@ -1,4 +1,4 @@
-"""The jobs from a shell: kestrelctl spark JOB, python -m kestrelspark JOB, or spark-submit with this file."""
+"""Command line of the Spark jobs: kestrelctl spark JOB, python -m kestrelspark JOB, or by spark-submit."""
 
 import argparse
 import os
@@ -22,7 +22,7 @@ URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:/")
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "kestrelspark") -> int:
-    """Run one job; returns its exit code. Results go to stdout, messages to stderr."""
+    """Run one job and return its exit code. Results go to stdout, messages to stderr."""
     chosen = _parser(program).parse_args(arguments)
     try:
         with_delta = getattr(chosen, "format", "") == "delta"
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "kestrelspark") 
 
 
 def _run(spark: Any, chosen: argparse.Namespace) -> int:
-    """Raises Failure for what fails within Spark."""
+    """Run the job. Raises Failure for errors within Spark."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -169,7 +169,7 @@ def _argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _path(text: str) -> str:
-    """A path for what is written without Spark: only Spark handles URLs."""
+    """A path for output written without Spark, which alone handles URLs."""
     if URL.match(text):
         raise argparse.ArgumentTypeError("must be a path, not a URL")  # which may have a secret in it
     return text

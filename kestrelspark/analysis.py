@@ -8,7 +8,7 @@ POINTS_MAX: Final = 300
 
 
 def bucket_seconds(first_ms: int, last_ms: int) -> int:
-    """The smallest bucket with at most POINTS_MAX points."""
+    """The smallest bucket size, in seconds, that gives at most POINTS_MAX points."""
     for seconds in BUCKETS_S:
         if (last_ms - first_ms) // (seconds * 1000) < POINTS_MAX:
             return seconds

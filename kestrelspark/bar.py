@@ -1,4 +1,4 @@
-"""How far an ingest has come: a bar on standard error if that is a terminal, nothing elsewhere."""
+"""Progress bar of an ingest on stderr, if that is a terminal."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from kestrelspark.lag import Lags
 
 @contextmanager
 def bar(name: str) -> Iterator[Callable[[int, Lags], None] | None]:
-    """What to tell of each batch: how many items it had, and how many are left of each queue. None = nobody looks."""
+    """Yield a function to call with each batch's number of items and the lag of each queue; None without a terminal."""
     if not is_terminal(STDERR):
         yield None
         return
@@ -33,7 +33,7 @@ def bar(name: str) -> Iterator[Callable[[int, Lags], None] | None]:
 
 
 def in_words(count: int, lags: Lags) -> str:
-    """`1,200 items, 34 behind (30 orders of a:22133)`: the queue with most of them, if there are several."""
+    """`1,200 items, 34 behind (30 orders of a:22133)`: with several queues, the one that is furthest behind."""
     words = f"{count:,} items, {sum(lags.values()):,} behind"
     if len(lags) > 1:
         remote, most = max(lags.items(), key=lambda one: one[1])

@@ -1,4 +1,7 @@
-"""The batch source: spark.read.format("kestrel").load("/srv/archive/server=*/")."""
+"""The batch source of the format "kestrel", which reads journals as events; also the entry points of the format.
+
+spark.read.format("kestrel").load("/srv/archive/server=*/")
+"""
 
 import datetime
 import functools
@@ -51,7 +54,7 @@ OPTIONS: Final = {
 
 
 class KestrelSource(datasource.DataSource):
-    """Reads journals of kestreld and of Kestrel 1.x and 2.x as rows of events; writes rows to queues."""
+    """The format "kestrel": reads journals of kestreld and of Kestrel 1.x and 2.x as events; writes rows to queues."""
 
     @classmethod
     def name(cls) -> str:
@@ -90,14 +93,14 @@ class KestrelSource(datasource.DataSource):
 
 
 class PushdownSource(KestrelSource):
-    """As KestrelSource, with filters on queue and at pushed down."""
+    """KestrelSource with pushdown of filters on queue and at."""
 
     def journal_reader(self, schema: StructType, options: Mapping[str, str]) -> "JournalReader":
         return PushdownReader(schema, options)
 
 
 def _check_live(options: Mapping[str, str]) -> None:
-    """Raises BadOption."""
+    """Check options of live queues. Raises BadOption."""
     if "path" in options:
         raise BadOption("a path is for journals, servers for live queues, those of running servers: use one of them")
     if "walpath" in options:
@@ -105,7 +108,7 @@ def _check_live(options: Mapping[str, str]) -> None:
 
 
 def register(spark: Any) -> None:
-    """Make the format "kestrel" known to a session."""
+    """Register the format "kestrel" with a session."""
     # Spark fails for a reader that takes filters when the setting is off.
     pushes = spark.conf.get(PUSHDOWN_SETTING, "false") == "true"
     spark.dataSource.register(PushdownSource if pushes else KestrelSource)
@@ -170,7 +173,7 @@ class JournalReader(datasource.DataSourceReader):
 
 @functools.cache
 def _spare_the_collector() -> None:
-    """Spark's worker collects garbage after each task, which takes 80 ms with all that is imported."""
+    """Freeze all objects: Spark's worker collects garbage after each task, which takes 80 ms with all imports."""
     gc.freeze()
 
 
@@ -229,5 +232,5 @@ def _paths(options: Mapping[str, str]) -> list[str]:
 
 
 def partition_bytes(total_bytes: int) -> int:
-    """The default size of a task's files: enough to be worth a task."""
+    """The default size of a task's files, in bytes: enough to be worth a task."""
     return min(max(total_bytes // PARTITIONS_WISHED, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)

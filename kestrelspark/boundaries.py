@@ -1,4 +1,4 @@
-"""Where reading queues begins or ends, as the options say: a word, ids, or times."""
+"""Start and end positions of reads of queues, as the options give them: a word, ids, or times."""
 
 import json
 from collections.abc import Mapping
@@ -20,22 +20,25 @@ ENDING_OPTIONS: Final = ("endingoffsets", "endingoffsetsbytimestamp", "endingtim
 
 
 class NoSuchTime(KestrelError):
-    """No item was put at that time or later, and the options say that this is an error."""
+    """No item was put at that time or later, and the options make this an error."""
 
 
 @dataclass(slots=True, frozen=True)
 class Boundary:
-    """A time for all queues, else the time of a queue, else its id, else the word. `side`: starting or ending."""
+    """A start or end position: by precedence a time for all queues, a queue's time, a queue's id, or the word.
+
+    `side`: starting or ending.
+    """
 
     word: str
-    ids: Mapping[str, int] = field(default_factory=dict)  # by SERVER/QUEUE, as the next
+    ids: Mapping[str, int] = field(default_factory=dict)  # by SERVER/QUEUE, as in `times_ms`
     at_ms: int | None = None
     times_ms: Mapping[str, int] = field(default_factory=dict)
-    needs_item: bool = False  # whether a time without items is an error
+    needs_item: bool = False  # True = a time without items is an error
     side: str = "starting"
 
     def position(self, fleet: Fleet, remote: RemoteQueue, family: Family) -> Position:
-        """Raises Failure, NoSuchTime; BadOption for an id to begin at that no item has had yet."""
+        """The position in a queue. Raises Failure, NoSuchTime; BadOption for a start at an id that no item has yet."""
         name = f"{remote.server}/{remote.queue}"
         at_ms = self.times_ms.get(name) if self.at_ms is None else self.at_ms
         if at_ms is not None:
@@ -56,13 +59,14 @@ class Boundary:
         return Position(family.journal_id, item_id)
 
     def names_id(self, remote: RemoteQueue) -> bool:
-        """Whether the position is an id that was given, not one that a server found."""
+        """True if the position is an id given in the options, not one found by a server."""
         name = f"{remote.server}/{remote.queue}"
         return self.at_ms is None and name not in self.times_ms and self.ids.get(name, LATEST_ID) >= 0
 
     def matched(self, fleet: Fleet, families: Mapping[RemoteQueue, Family], *, is_strict: bool = True) -> "Boundary":
-        """The same with the names of the queues that were found. Raises ServerTrouble; with `is_strict` BadOption for a
-        name of none. Queues of servers that do not answer are not known.
+        """This boundary with names replaced by those of the queues found. Raises ServerTrouble.
+
+        With `is_strict`, raises BadOption for a name that no queue has. Names at servers that do not answer are kept.
         """
         known = {f"{remote.server}/{remote.queue}" for remote in families}
         found: dict[str, str] = {}
@@ -89,7 +93,7 @@ def _matched(name: str, fleet: Fleet, families: Mapping[RemoteQueue, Family]) ->
 
 
 def start_in(options: Mapping[str, str], words: tuple[str, ...]) -> Boundary:
-    """Where reading begins; the first of `words` is the default. Raises BadOption."""
+    """The start position in the options; the first of `words` is the default. Raises BadOption."""
     strategy = option(options, "startingoffsetsbytimestampstrategy", LATEST).lower()
     if strategy not in (LATEST, ERROR):
         raise BadOption(f"startingOffsetsByTimestampStrategy must be {LATEST} or {ERROR}, not {strategy}")
@@ -97,7 +101,7 @@ def start_in(options: Mapping[str, str], words: tuple[str, ...]) -> Boundary:
 
 
 def end_in(options: Mapping[str, str]) -> Boundary:
-    """Where reading ends; before the first item of a time. Raises BadOption."""
+    """The end position in the options; for a time, it is before the first item put then or later. Raises BadOption."""
     return _boundary(options, "ending", (LATEST,), needs_item=False)
 
 
@@ -135,7 +139,7 @@ def _times(text: str, name: str) -> dict[str, int]:
 
 
 def by_queue(text: str) -> dict[str, Any]:
-    """Values by HOST:PORT/QUEUE, also of {"QUEUE": {"HOST:PORT": VALUE}}. Raises ValueError, TypeError."""
+    """Values by HOST:PORT/QUEUE, also from {"QUEUE": {"HOST:PORT": VALUE}}. Raises ValueError, TypeError."""
     document = json.loads(text)
     if not isinstance(document, dict):
         raise TypeError("not an object")

@@ -1,7 +1,6 @@
-"""Tables of a catalog: CREATE TABLE … USING kestrel.
+"""Options of tables in a catalog (CREATE TABLE … USING kestrel), kept in the metadata of the first column.
 
-Spark does not pass a table's options on to those who read it, only its columns. So they are kept in the metadata of
-its first column.
+Spark passes a table's columns to its readers, but not its options.
 """
 
 import json
@@ -13,13 +12,13 @@ from pyspark.sql.types import StructField, StructType
 from kestrelspark.options import check_names
 
 METADATA: Final = "kestrel.options"
-PROVIDER: Final = "provider"  # among what a catalog says of a table, and only there
+PROVIDER: Final = "provider"  # an option present only for tables of a catalog
 OPTION: Final = "option."
 FILE: Final = "file:"
 
 
 def with_options(schema: StructType, options: Mapping[str, str], known: Collection[str]) -> StructType:
-    """The schema that remembers the options, if it is for a table of a catalog. Raises BadOption."""
+    """The schema with the options in its metadata, if it is for a catalog's table. Raises BadOption."""
     if PROVIDER not in options:
         return schema
     given = {name.removeprefix(OPTION): value for name, value in options.items() if name.startswith(OPTION)}
@@ -31,7 +30,7 @@ def with_options(schema: StructType, options: Mapping[str, str], known: Collecti
 
 
 def options_of(schema: StructType, options: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
-    """The options, and behind them those of the table with this schema that are `known` to whoever reads it."""
+    """The given options, and for others those of the table with this schema that are among `known`."""
     found: dict[str, str] = {}
     for field in schema.fields:
         kept = json.loads((field.metadata or {}).get(METADATA, "{}"))

@@ -1,6 +1,6 @@
-"""XXH3-64 with a seed, of many slices of a buffer at once: 17 to 128 bytes with numpy, otherwise by xxhash.
+"""XXH3-64 with a seed for many slices of a buffer at once: 17 to 128 bytes with numpy, other sizes by xxhash.
 
-The functions on words take numbers as well as arrays: `kestrelspark.compiled` compiles them.
+Functions of `words` take numbers as well as arrays, because `kestrelspark.compiled` compiles them.
 """
 
 from typing import Any, Final
@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 SIZE_MIN: Final = 17
 SIZE_MAX: Final = 240
-FEW: Final = 256  # with fewer of a size, a call for each is faster than numpy
+FEW: Final = 256  # below this number of slices of a size, single calls are faster than numpy
 
 _SECRET: Final = bytes.fromhex(
     "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f"
@@ -29,7 +29,7 @@ _37: Final = np.uint64(37)
 
 
 def folded(one: Any, other: Any) -> Any:
-    """The two halves of a product of 128 bits, one XOR the other."""
+    """The two halves of a 128-bit product, XORed."""
     low, high, other_low, other_high = one & _HALF, one >> _32, other & _HALF, other >> _32
     across = high * other_low
     middle = (low * other_low >> _32) + (across & _HALF) + low * other_high
@@ -37,7 +37,7 @@ def folded(one: Any, other: Any) -> Any:
 
 
 def mixed(words: Any, at: Any, secret: Any, seed: Any) -> Any:
-    """Of 16 bytes."""
+    """Mix 16 bytes."""
     return folded(words[at] ^ (_SECRET_AT[secret] + seed), words[at + 8] ^ (_SECRET_AT[secret + 8] - seed))
 
 
@@ -47,7 +47,7 @@ def avalanche(total: Any) -> Any:
 
 
 def up_to_128(words: Any, start: Any, end: Any, size: Any, seed: Any, pairs: int) -> Any:
-    """Of 17 to 128 bytes, `pairs` being how often 32 goes into them, rounded up. `words[n]` are the 8 bytes at n."""
+    """Digest of 17 to 128 bytes. `pairs`: size / 32, rounded up. `words[n]`: the 8 bytes at offset n."""
     total = size * _PRIME
     for pair in range(pairs):
         total += mixed(words, start + 16 * pair, 32 * pair, seed)
@@ -56,7 +56,7 @@ def up_to_128(words: Any, start: Any, end: Any, size: Any, seed: Any, pairs: int
 
 
 def up_to_240(words: Any, start: Any, end: Any, size: Any, seed: Any, pieces: int) -> Any:
-    """Of 129 to 240 bytes, `pieces` being how often 16 goes into them, rounded down."""
+    """Digest of 129 to 240 bytes. `pieces`: size / 16, rounded down."""
     total = size * _PRIME
     for piece in range(8):
         total += mixed(words, start + 16 * piece, 16 * piece, seed)
@@ -68,7 +68,7 @@ def up_to_240(words: Any, start: Any, end: Any, size: Any, seed: Any, pieces: in
 
 
 def digest_each(words: Any, starts: Any, ends: Any, seeds: Any, made: Any) -> None:
-    """Digests of slices of 17 to 240 bytes one by one, skipping others: to be compiled."""
+    """Digests of slices of 17 to 240 bytes one by one, other sizes skipped. This function is meant to be compiled."""
     for n in range(len(starts)):
         start, end = starts[n], ends[n]
         size = end - start
@@ -100,6 +100,6 @@ def digests(buffer: bytes, starts: Any, ends: Any, seeds: Any) -> Any:
 
 
 def called(buffer: bytes, starts: Any, ends: Any, seeds: Any) -> Any:
-    """The same with a call for each."""
+    """The checksum of each slice, with a call of xxhash for each."""
     stretches = map(buffer.__getitem__, map(slice, starts.tolist(), ends.tolist()))
     return np.fromiter(map(xxh3_64_intdigest, stretches, seeds.tolist()), np.uint64, len(starts))

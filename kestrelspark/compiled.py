@@ -1,6 +1,6 @@
-"""The scan's operations on every record, compiled by numba. Raises ImportError if numba is missing or disabled.
+"""The scan's operations compiled by numba; importing this raises ImportError if numba is missing or disabled.
 
-numba caches compiled code until the file of the function changes, so each function has all it calls in its own file.
+numba caches compiled code until the function's file changes, so each function's callees are in its own file.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ _compiled_copy_heads: Final = _compiled(_copy_heads)
 
 
 def chain(buffer: bytes, at: int, end: int, most: int) -> tuple[Any, int]:
-    """Offsets of records as their lengths say, and where the last one ends."""
+    """Offsets of records, following their lengths, and the end of the last one."""
     sizes = np.ndarray((max(len(buffer) - 3, 0),), "<u4", buffer, strides=(1,))
     offsets = np.empty(most, np.int64)
     count, stop = _compiled_chain(sizes, at, end - FRAME_BYTES, offsets)
@@ -61,7 +61,7 @@ def chain(buffer: bytes, at: int, end: int, most: int) -> tuple[Any, int]:
 
 
 def digests(buffer: bytes, starts: Any, ends: Any, seeds: Any) -> Any:
-    """As `checksums.digests`."""
+    """The checksum of each slice, as `checksums.digests`."""
     made = np.empty(len(starts), np.uint64)
     _compiled_digests(words_of(buffer), starts, ends, seeds, made)
     sizes = ends - starts
@@ -71,7 +71,7 @@ def digests(buffer: bytes, starts: Any, ends: Any, seeds: Any) -> Any:
 
 
 def heads(buffer: bytes, starts: Any, dtype: Any) -> Any:
-    """The first bytes of each record as a structure. All of them lie within the buffer."""
+    """The first bytes of each record as a structure. All of them must lie within the buffer."""
     made = np.empty(len(starts), dtype)
     if len(starts):
         _compiled_copy_heads(words_of(buffer), starts, words_of(made.view(np.uint8)), dtype.itemsize)

@@ -1,4 +1,9 @@
-"""Read a journal file in order: items put, what became of items, and damaged stretches."""
+"""Contents of a journal file in order, as arrays: items put, their events, and damaged stretches.
+
+Records come in blocks from `scanning`. A DUE, KEY or ORIGIN stands before its PUT, or after it if the PUT was copied:
+notes of a put are attached to it, any other DUE is an event. Compacted segments yield only puts, because the originals
+have the events. After damage, reading continues as a repair would; a torn tail ends the file as a start does.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -24,7 +29,7 @@ EVENTS: Final = (
     "put", "got", "confirmed", "expired", "moved", "discarded", "flushed", "aborted", "delayed", "leased"
 )  # fmt: skip
 PUT_EVENT, GOT_EVENT, CONFIRMED_EVENT, ABORTED_EVENT = 0, 1, 2, 7
-# An item that failed came back, as it does where no due time is said.
+# A failed item has returned, just like one without a due time.
 _HELD_EVENTS: Final = {Why.DELAYED: 8, Why.FAILED: ABORTED_EVENT, Why.LEASED: 9}
 _NOTES: Final = frozenset({records.Type.DUE, records.Type.KEY, records.Type.ORIGIN})  # of version 2
 NO_TIME: Final = -1
@@ -36,10 +41,10 @@ Failures = dict[tuple[int, int, int], str]
 
 @dataclass(slots=True)
 class Puts:
-    """Items as they were put, as arrays. `starts` and `ends` are where their data lies in the file.
+    """Items put, as arrays. `starts` and `ends` are offsets of their data in the file.
 
-    `only` is the number of the reader an item is for, 0 = all. `add_at_ms` NO_TIME and `ids` NO_ID: unknown.
-    `due_at_ms` 0 = at once, None = all are. `origins` has those of items that were moved here, by id.
+    `only`: number of the one reader that an item is for, 0 = all. `add_at_ms` NO_TIME and `ids` NO_ID: unknown.
+    `due_at_ms`: 0 = at once, None = all at once. `origins`: by id, for items that were moved here.
     """
 
     ids: Any
@@ -55,10 +60,10 @@ class Puts:
 
 @dataclass(slots=True)
 class Endings:
-    """What became of items, as arrays: `events` index EVENTS, and the ids from `firsts` to `lasts` are meant.
+    """Events of items, as arrays: `events` index EVENTS; each is for the ids from `firsts` to `lasts`.
 
-    `at_ms` NO_TIME and `firsts` NO_ID: unknown. `readers` 0 = all. `due_at_ms` 0 = none, `attempts` NO_ATTEMPTS = not
-    said; None = of all. `failures` are why items failed, by reader, id and attempts.
+    `at_ms` NO_TIME and `firsts` NO_ID: unknown. `readers` 0 = all. `due_at_ms` 0 = none, `attempts` NO_ATTEMPTS =
+    unknown; None = for all. `failures`: reasons of failures by reader, id and attempts.
     """
 
     events: Any
@@ -73,9 +78,10 @@ class Endings:
 
 @dataclass(slots=True)
 class DamagedStretch:
-    """`size_bytes` that cannot be read. `is_torn`: it is the end of a live file that was cut short; whole records in it
-    are ignored (`left_out` is how many), as kestreld does when it starts. `is_missing`: segments have gone that belong
-    in its folder.
+    """`size_bytes` that cannot be read.
+
+    `is_torn`: the cut-off end of a live file, whose `left_out` whole records are ignored, as kestreld does at its
+    start. `is_missing`: segments are missing from the folder.
     """
 
     at: int
@@ -86,7 +92,7 @@ class DamagedStretch:
     is_missing: bool = False
 
     def error(self, file: JournalFile) -> JournalCorrupt:
-        """What to raise, or to say, of it in a file."""
+        """The exception for this damage in `file`, also used as a message."""
         if self.is_missing:
             return SegmentsMissing(file.path if file.missing else os.path.dirname(file.path), self.reason)
         return JournalCorrupt(file.path, self.at, self.reason)
@@ -94,8 +100,9 @@ class DamagedStretch:
 
 @dataclass(slots=True)
 class Progress:
-    """What is known while a file is read: readers' names, how much was read, the next item's id, how many items were
-    ever put in the journal, what was said of items before their PUTs, and why some failed whose count has yet to come.
+    """State kept while a file is read: readers' names, counts of records and of puts in the journal, and the next id.
+
+    `due` and `origins` hold notes until their PUTs, `failures` reasons until the record with the count of attempts.
     """
 
     names: dict[int, str] = field(default_factory=dict)
@@ -112,7 +119,7 @@ Piece = Puts | Endings | DamagedStretch
 
 
 def contents(buffer: bytes, file: JournalFile, progress: Progress) -> Iterator[Piece]:
-    """The content of a file in order, including damaged stretches, and what is missing behind it."""
+    """Contents of a file in order, with damaged stretches and, at the end, missing segments."""
     if file.missing:
         yield DamagedStretch(0, file.missing, is_missing=True)
         return
@@ -132,7 +139,7 @@ def contents(buffer: bytes, file: JournalFile, progress: Progress) -> Iterator[P
 
 def _segment_contents(buffer: bytes, file: JournalFile, progress: Progress) -> Iterator[Piece]:
     if file.end is not None and file.end < len(buffer):
-        buffer = buffer[: file.end]  # what a failed commit left there does not count
+        buffer = buffer[: file.end]  # bytes left by a failed commit do not count
     end = len(buffer)
     _, progress.next_id = parse_segment_name(os.path.basename(file.path)) or (0, 0)
     try:
@@ -164,7 +171,7 @@ def _records_in(buffer: bytes, file: JournalFile) -> int:
 
 
 def _read_before(buffer: bytes, at: int, end: int, progress: Progress) -> int:
-    """Skip what was read before, learning readers' names; returns where it ends."""
+    """Skip the part that was read before, learning readers' names; return its end."""
     for block in blocks(buffer, at, end):
         _note_ids(block, progress)
         _other_endings(buffer, block, progress, {}, is_compacted=False)
@@ -174,7 +181,7 @@ def _read_before(buffer: bytes, at: int, end: int, progress: Progress) -> int:
 
 
 def _salvaged(buffer: bytes, at: int, file: JournalFile, progress: Progress) -> Iterator[Piece]:
-    """Everything from the first bad record on: what a repair would recover, unless it is a torn tail."""
+    """Everything from the first bad record on that a repair would recover, unless it is a torn tail."""
     if file.is_live:  # usually a torn tail or preallocated space, with nothing to search for
         damage = _damaged_stretch(buffer, at, len(buffer), file, progress)
         if damage is None or damage.is_torn:
@@ -206,7 +213,7 @@ def _whole(buffer: bytes, at: int, end: int, progress: Progress, file: JournalFi
 
 
 def _damaged_stretch(buffer: bytes, at: int, end: int, file: JournalFile, progress: Progress) -> DamagedStretch | None:
-    """Why a stretch cannot be read. None: it is only preallocated space."""
+    """The damage of a stretch. None = it is only preallocated space."""
     code = records.checked_end(buffer, at)[1]
     reason = records.why_bad(code) if code < 0 else "out of place"
     if not file.is_live or code >= 0:
@@ -219,7 +226,7 @@ def _damaged_stretch(buffer: bytes, at: int, end: int, file: JournalFile, progre
         return None
     if whole := sum(1 for _ in records.find_whole_records(buffer, at + 1)):
         reason += f", and {whole} intact records follow, which a repair would keep"
-    # Where the CHECKPOINT itself is cut short the segment never held anything.
+    # If the CHECKPOINT itself is cut short, the segment never held anything.
     return DamagedStretch(at, reason, len(buffer) - at, is_torn=True, left_out=whole)
 
 
@@ -230,7 +237,7 @@ def _note_ids(block: Block, progress: Progress) -> None:
 
 
 def _forget_puts(block: Block, progress: Progress) -> None:
-    """What was said of a block's items is known."""
+    """Drop the notes on items of this block."""
     if len(block.puts):
         for known in (progress.due, progress.origins):
             for one in [one for one in known if one < progress.next_id]:
@@ -243,7 +250,7 @@ def _pieces(buffer: bytes, block: Block, progress: Progress, *, is_compacted: bo
     failures: Failures = {}
     endings = _other_endings(buffer, block, progress, failures, is_compacted=is_compacted)
     if is_compacted:
-        endings = []  # what it says of items its originals have said
+        endings = []  # its originals have these events
     puts = block.puts
     if len(puts):
         starts = block.put_offsets
@@ -284,7 +291,7 @@ def _instants(at_ms: Any) -> Any:
 
 
 def _due_of(ids: Any, progress: Progress) -> Any:
-    """When the items of a block are due; None = all at once. Ids rise."""
+    """Due times of a block's items, which are in order of id; None = all at once."""
     if not progress.due:
         return None
     due_at_ms = np.zeros(len(ids), np.int64)
@@ -296,7 +303,7 @@ def _due_of(ids: Any, progress: Progress) -> Any:
 
 
 def _with_notes_behind(buffer: bytes, block: Block) -> Sequence[tuple[int, int, int]]:
-    """The other records of a block, and what is said of its last item behind it: in the next block it is repeated."""
+    """The other records of a block, and the notes after it on its last item, which the next block repeats."""
     others, at = block.others, block.end
     while at + records.FRAME_BYTES <= len(buffer) and buffer[at + records.TYPE_OFFSET] in _NOTES:
         record_type, end = records.checked_end(buffer, at)
@@ -308,7 +315,7 @@ def _with_notes_behind(buffer: bytes, block: Block) -> Sequence[tuple[int, int, 
 
 
 class _Notes:
-    """What records say of the items beside which they stand: before a PUT, but behind it where the PUT was copied."""
+    """Decides for notes (DUE, KEY, ORIGIN), in file order, whether they belong to an adjacent PUT."""
 
     def __init__(self, block: Block, progress: Progress, *, is_compacted: bool) -> None:
         self._is_compacted = is_compacted
@@ -317,10 +324,10 @@ class _Notes:
         self._add_at_ms = block.puts["add_at_ms"]
         self._starts = block.put_offsets
         self._ends = self._starts + records.FRAME_BYTES + block.puts["body_bytes"].astype(np.int64)
-        self._end = self._from = -1  # of notes that follow each other
+        self._end = self._from = -1  # start and end of a run of adjacent notes
 
     def is_of_put(self, item_id: int, at_ms: int, start: int, end: int) -> bool:
-        """Whether a note of the item that was written `at_ms` is of its put. In the order of the file."""
+        """True if a note of the item, written `at_ms`, belongs to its put. Call in the order of the file."""
         if start != self._end:
             self._from = start
         self._end = end
@@ -384,7 +391,7 @@ def _noted(
     *,
     is_next: bool,
 ) -> list[tuple[int, int, int, int, int, int, int]]:
-    """Keep what a record says of the item of a PUT; of any other it is an event. `is_next`: it is the next block's."""
+    """Keep a note that belongs to a PUT; return any other as an event. `is_next`: the note is in the next block."""
     body = buffer[start + records.FRAME_BYTES : end]
     if record_type == records.Type.KEY:
         key = records.read_key(body)
@@ -406,7 +413,7 @@ def _noted(
 
 
 def _tell(progress: Progress, failures: Failures, reader: int, one: int, attempts: int) -> None:
-    """An item has failed, and why has been said before."""
+    """Attach the reason, recorded earlier, to an item's failure."""
     if progress.failures and (text := progress.failures.pop((reader, one), None)) is not None:
         failures[reader, one, attempts] = text
 
@@ -437,7 +444,7 @@ def _kestrel_contents(buffer: bytes, file: JournalFile, progress: Progress) -> I
 def _walk(
     buffer: bytes, at: int, stop: int, items: list[tuple[int, int, int, int]], events: list[int], progress: Progress
 ) -> int:
-    """Read some ops, collecting items (add and expiry time, where the data is) and events; returns the end offset."""
+    """Read some ops, collecting items (add time, expiry, offsets of data) and events; return the end offset."""
     for _ in range(KESTREL_ROWS):
         if at >= stop:
             break

@@ -1,4 +1,4 @@
-"""Find the cause of a failed task in Spark's messages."""
+"""The cause of a failed Spark task, found in Spark's messages."""
 
 import re
 from typing import Final
@@ -21,7 +21,7 @@ _RAISED: Final = re.compile(rf"^(?:.*: )?(?:[\w.]+\.)?({'|'.join(CODES)}): (.+)$
 
 
 def failure_in(message: str) -> Failure:
-    """Our own error if the message contains one, else its first line."""
+    """The Failure for the error of ours that the message contains, else for its first line."""
     found = _RAISED.search(message)
     if found is None:
         lines = [line.strip(" :") for line in message.splitlines() if not line.startswith(CALLING)]

@@ -1,4 +1,4 @@
-"""Acknowledge the last batch of a stopped stream: Spark reports a commit only when the next batch begins."""
+"""Acknowledgement of a stopped stream's last batch: Spark reports a commit only when the next batch begins."""
 
 import json
 from typing import Any
@@ -14,10 +14,10 @@ class NoCheckpoint(KestrelError):
 
 
 def finish(spark: Any, checkpoint: str, reader: str, servers: Servers | None = None, source: int = 0) -> Offsets:
-    """Acknowledge the last committed batch of a query that does not run; returns the new positions of `reader`.
+    """Acknowledge the last committed batch of a stopped query; return the new positions of `reader`.
 
-    `servers` gives the login; the addresses are in the checkpoint. `source` is the index of the source in a query
-    with several. Raises NoCheckpoint, ServerTrouble.
+    `servers` gives the login; the addresses are in the checkpoint. `source` is the index of the source in a query with
+    several. Raises NoCheckpoint, ServerTrouble.
     """
     committed = {int(name) for name in _files(spark, f"{checkpoint}/commits") if name.isdecimal()}
     if not committed:

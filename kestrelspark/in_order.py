@@ -1,4 +1,4 @@
-"""The items of queues as rows in the order they were put, one queue or several merged."""
+"""Items of queues as rows in the order in which they were put, of one queue or merged from several."""
 
 import dataclasses
 import os
@@ -22,12 +22,12 @@ COLUMNS: Final = (
     CORRUPT
 )  # fmt: skip
 CODE: Final = "exit_code"
-ROWS_TOGETHER: Final = 1000  # of several queues, in the order of their times
+ROWS_TOGETHER: Final = 1000  # rows of several queues returned in one batch
 
 
 @dataclass(slots=True, frozen=True)
 class Source:
-    """The files with the items of one queue, oldest first. `queue` is its name decoded."""
+    """The files with the items of one queue, oldest first. `queue` is the decoded name."""
 
     server: str
     queue: str
@@ -39,7 +39,7 @@ class Source:
 
 
 def sources_of(files: Iterable[JournalFile]) -> list[Source]:
-    """By queue. Kestrel's child queues are left out: their items are copies of the parent's."""
+    """Sources by queue. Kestrel's child queues are left out: their items are copies of the parent's."""
     found: dict[tuple[str, str], list[JournalFile]] = {}
     for file in files:
         if not file.reader:
@@ -59,7 +59,7 @@ def _first_id(file: JournalFile) -> int:
 
 
 def source_batches(source: Source, selection: RowSelection, state: str) -> Iterator[Any]:
-    """The items of a queue not done yet, in order, numbered if they are Kestrel's. An unreadable file ends it."""
+    """The items of a queue not done yet, in order; Kestrel's are numbered. An unreadable file ends the iteration."""
     done_to = ReplayProgress(state).of(source.server, source.queue)
     counted = 0
     lasting = dataclasses.replace(
@@ -91,7 +91,7 @@ def source_batches(source: Source, selection: RowSelection, state: str) -> Itera
 
 
 def _is_done(file: JournalFile, follower: JournalFile, done_to: ItemPosition) -> bool:
-    """Whether all items of a file are done, as far as the name of the next file tells."""
+    """True if all items of a file are done, judged by the name of the next file."""
     if file.is_kestrel:
         return False
     return (
@@ -159,7 +159,7 @@ class _Head:
         self._latest_us = 0
 
     def advance(self) -> bool:
-        """Go to the next batch with rows. False = there is none."""
+        """Go to the next batch with rows. Return False if there is none."""
         for batch in self._batches:
             if batch.num_rows:
                 self._batch = batch
@@ -180,7 +180,7 @@ class _Head:
         return int(self._times_us[self._at])
 
     def take(self, before_us: int | None) -> Any:
-        """The first row, and those after it that were put before `before_us`."""
+        """The first row, and those after it that were put no later than `before_us`."""
         stop = self._batch.num_rows
         if before_us is not None:
             stop = max(int(np.searchsorted(self._times_us, before_us, "right")), self._at + 1)

@@ -1,7 +1,7 @@
-"""Track what earlier runs have read of journals, so that each run reads only new segments.
+"""Record of what earlier runs have read of journals, so that each run reads only what is new.
 
-A live segment is read up to its last whole record, and from there in the next run. Kestrel's own files are not tracked:
-they are rewritten.
+A live segment is read up to its last whole record, and from there by the next run. Kestrel's own files are not tracked,
+because they are rewritten.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,9 +17,9 @@ from kestrelspark.storage import ENVIRONMENT
 
 @dataclass(slots=True)
 class JournalProgress:
-    """What has been read of a journal: all items with ids before `next_id`.
+    """The part of a journal that has been read: all items with ids before `next_id`.
 
-    `numbers` are ranges (first, last) of segments read completely; `ends` is how many bytes of others were read.
+    `numbers`: ranges (first, last) of segments read completely; `ends`: bytes read of other segments.
     """
 
     next_id: int = 0
@@ -42,17 +42,17 @@ class JournalProgress:
 
 @dataclass(slots=True, frozen=True)
 class Reached:
-    """Where the last whole record of a live segment ends, and the id that comes next."""
+    """The end of the last whole record of a live segment, and the next id."""
 
     end: int
     next_id: int
 
 
 class Seen:
-    """What has been read, by journal."""
+    """The parts that have been read, by journal."""
 
     def __init__(self, saved: Iterable[dict[str, Any]] = ()) -> None:
-        """`saved` is a result of `as_json`."""
+        """`saved`: a result of `as_json`."""
         self._journals: dict[tuple[str, str, int], JournalProgress] = {}
         for one in saved:
             numbers = [(first, last) for first, last in one["segments"]]
@@ -75,7 +75,7 @@ class Seen:
         ]
 
     def fresh(self, spark: Any, files: Sequence[JournalFile]) -> list[JournalFile]:
-        """The files to read now, live ones up to their last whole record; then they count as read. Raises OSError."""
+        """The files to read now, live ones up to their last whole record; they then count as read. Raises OSError."""
         known = {file.path: self._of(file) for file in files if not file.is_kestrel}
         unread = [file for file in files if not file.is_kestrel and not known[file.path].is_read(file.number)]
         live = [file for file in unread if file.is_live]

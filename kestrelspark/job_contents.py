@@ -1,4 +1,4 @@
-"""Find the segments of a log of jobs, and read one in order: records many at a time, and damaged stretches."""
+"""Segments of a log of jobs: finding them, and reading one in order as blocks of records and damaged stretches."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -57,7 +57,7 @@ CHANGE_DTYPE: Final = np.dtype(
         ("deliveries", "<u4"),
     ]
 )
-LOOKS: Final = 3  # at a folder from which a running server removes segments
+LOOKS: Final = 3  # attempts to list a folder from which a running server removes segments
 _CHECKSUM_DTYPE: Final = np.dtype([("body_bytes", "<u4"), ("checksum", "<u4")])
 _U32: Final = np.uint64(0xFFFFFFFF)
 _TYPE_SHIFT: Final = np.uint64(56)
@@ -65,7 +65,7 @@ _TYPE_SHIFT: Final = np.uint64(56)
 
 @dataclass(slots=True)
 class JobBlock:
-    """Consecutive whole and valid records, as arrays: where each begins and ends, and its type."""
+    """Consecutive valid records as arrays: start, end and type of each."""
 
     starts: Any
     ends: Any
@@ -79,10 +79,10 @@ class JobBlock:
 
 
 def job_folders(paths: Iterable[str]) -> Iterator[str]:
-    """The folders of job logs below the paths, which may be globs. Raises FileNotFoundError where there is nothing."""
+    """Folders of job logs below the paths, which may be globs. Raises FileNotFoundError for a path without match."""
     for pattern in paths:
         if is_remote(pattern):
-            continue  # what is shipped there has no log of jobs
+            continue  # shipped archives have no log of jobs
         matches = FileLayer().matching(pattern.removeprefix("file:"))
         if not matches:
             raise FileNotFoundError(f"{pattern}: no such file or folder")
@@ -94,9 +94,9 @@ def job_folders(paths: Iterable[str]) -> Iterator[str]:
 
 
 def job_files(folder: str) -> list[JournalFile]:
-    """The segments in a folder that count, in order, and what is missing between them. Raises OSError."""
+    """The segments in a folder that count, in order, and entries for missing ones. Raises OSError."""
     for _ in range(LOOKS - 1):
-        with suppress(FileNotFoundError):  # a running server has let one go
+        with suppress(FileNotFoundError):  # deleted by a running server
             return _job_files(folder)
     return _job_files(folder)
 
@@ -131,7 +131,7 @@ def _job_files(folder: str) -> list[JournalFile]:
 
 
 def _look_at(path: str) -> tuple[int, JobHeader | None]:
-    """The size in bytes, and the header if it is whole."""
+    """Size in bytes, and the header if it is valid."""
     with open(path, "rb") as opened:
         beginning = opened.read(HEADER_BYTES)
         size_bytes = os.fstat(opened.fileno()).st_size
@@ -144,11 +144,11 @@ def _look_at(path: str) -> tuple[int, JobHeader | None]:
 
 
 def job_contents(buffer: bytes, file: JournalFile) -> Iterator[JobBlock | DamagedStretch]:
-    """The content of a segment in order. After damage it goes on with the next whole record."""
+    """Contents of a segment in order. After damage it continues with the next whole record."""
     if file.missing:
         yield DamagedStretch(0, file.missing, is_missing=True)
         return
-    buffer = buffer[: file.end]  # what a failed write left behind that does not count
+    buffer = buffer[: file.end]  # bytes left by a failed write do not count
     at, is_synced = HEADER_BYTES, False
     try:
         decode_job_header(buffer, file.path)
@@ -173,7 +173,7 @@ def job_contents(buffer: bytes, file: JournalFile) -> Iterator[JobBlock | Damage
 
 
 def _next_whole(buffer: bytes, at: int) -> int:
-    """Where the next whole record begins, or the end."""
+    """Offset of the next whole record, or of the end."""
     found = next(find_whole_records(buffer, at + 1, None, checked_job_end), None)
     return len(buffer) if found is None else found[1]
 
@@ -201,7 +201,7 @@ def job_blocks(buffer: bytes, at: int) -> Iterator[JobBlock]:
         is_true = np.zeros(len(starts), bool)
         whole = len(starts) - (stop > len(buffer))
         is_true[:whole] = _are_true(buffer, starts[:whole], ends[:whole])
-        # What is unusual `checked_job_end` decides.
+        # `checked_job_end` decides on all other records.
         bad = (
             place for place in np.flatnonzero(~is_true).tolist() if not checked_job_end(buffer, int(starts[place]))[0]
         )
@@ -215,7 +215,7 @@ def job_blocks(buffer: bytes, at: int) -> Iterator[JobBlock]:
 
 
 def _are_true(buffer: bytes, starts: Any, ends: Any) -> Any:
-    """Which records are surely valid: JOBs without extras, and CHANGEs."""
+    """A mask of the records that are surely valid: JOBs without extras, and CHANGEs."""
     types = np.frombuffer(buffer, np.uint8)[starts + TYPE_OFFSET].astype(np.uint64)
     frames = scans()[0].heads(buffer, starts, _CHECKSUM_DTYPE)
     bodies = ends - starts - FRAME_BYTES

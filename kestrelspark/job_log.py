@@ -1,4 +1,4 @@
-"""The log of jobs as tables: what became of each job, and every change that the log says (docs/spark.md)."""
+"""The log of jobs as tables: the last state of each job, and every change in the log (docs/spark.md)."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,7 +64,7 @@ _SQL_TYPES: Final = {
     INSTANT: "timestamp",
     _NAMES: "array<string>",
 }
-# Acknowledged jobs, and those left to another node, have no body; one without owners was never here.
+# Acknowledged jobs, and jobs left to another node, have no body; a job without owners was never on this node.
 _IS_WITHOUT_BODY: Final = "state in ('acked', 'let-go')"
 _TERMS: Final = (
     f"queue, if({_IS_WITHOUT_BODY}, null, body) as body, ctime, ttl_ms, retry_ms, delay_ms, retries, key, origin,"
@@ -80,12 +80,12 @@ Columns = dict[str, Any]
 
 
 def jobs(spark: Any, *paths: str, mode: str = Mode.DROPMALFORMED) -> Any:
-    """A row for each job that the logs below the paths have, as it was at last. Raises as `job_changes`."""
+    """A row for each job in the logs below the paths, with its last state. Raises as `job_changes`."""
     return jobs_of(job_changes(spark, *paths, mode=mode))
 
 
 def jobs_of(changes: Any) -> Any:
-    """As `jobs`, of what `job_changes` says."""
+    """A row for each job, from the rows of `job_changes`."""
     from pyspark.sql.functions import expr
 
     flushes = changes.where("event = 'flushed'").groupBy("server", "log_id")
@@ -118,9 +118,9 @@ def jobs_of(changes: Any) -> Any:
 
 
 def job_changes(spark: Any, *paths: str, mode: str = Mode.PERMISSIVE) -> Any:
-    """A row for each change of a job that the logs below the paths say, and with PERMISSIVE for each damaged stretch.
+    """A row for each change of a job in the logs below the paths and, with PERMISSIVE, for each damaged stretch.
 
-    Paths are spools, folders of them or a log's folder. Raises FileNotFoundError for one that is not there, OSError.
+    Paths are spools, folders of them, or a log's folder. Raises FileNotFoundError for a missing path, OSError.
     """
     files = [file for folder in job_folders(paths) for file in job_files(folder)]
     packs = packed(files, partition_bytes(input_bytes(files)))
@@ -130,7 +130,7 @@ def job_changes(spark: Any, *paths: str, mode: str = Mode.PERMISSIVE) -> Any:
 
 
 def _batches(files: Iterable[JournalFile], mode: Mode) -> Iterator[Any]:
-    """The rows of some segments. Raises JournalCorrupt in FAILFAST, OSError."""
+    """Rows of some segments. Raises JournalCorrupt in FAILFAST, OSError."""
     for file in files:
         buffer = ENVIRONMENT.content(file)
         for piece in job_contents(buffer, file):
@@ -140,7 +140,7 @@ def _batches(files: Iterable[JournalFile], mode: Mode) -> Iterator[Any]:
 
 
 def _batch(columns: Columns, file: JournalFile) -> Any:
-    """One column is there at least."""
+    """A batch with all columns; `columns` must have at least one."""
     count = len(next(iter(columns.values())))
     columns["server"] = pa.repeat(file.server, count)
     columns["log_id"], columns["segment"] = (
@@ -185,7 +185,7 @@ def _block_columns(buffer: bytes, block: JobBlock) -> Iterator[Columns]:
 
 
 def _ends(buffer: bytes, block: JobBlock) -> Iterator[tuple[int, int, str, str | None]]:
-    """The offset, the instant, what has become of a job, and its id; None = of all jobs so far."""
+    """Offset, instant, event and job id of each end of a job; id None = all jobs so far."""
     for kind, start, end in zip(block.types.tolist(), block.starts.tolist(), block.ends.tolist(), strict=True):
         if kind == JobType.DONE:
             at_ms, ids, event = read_done(buffer[start + FRAME_BYTES : end])
@@ -234,7 +234,7 @@ def _job_columns(buffer: bytes, starts: Any, ends: Any) -> Columns:
 
 
 def _state_columns(heads: Any, starts: Any) -> Columns:
-    """What JOBs and CHANGEs say of a job."""
+    """The columns that JOBs and CHANGEs share."""
     return {
         "offset": numbers(starts),
         "at": _times(heads["at_ms"]),
@@ -251,7 +251,7 @@ def _slices(buffer: bytes, starts: Any, ends: Any) -> Iterator[bytes]:
 
 
 def _times(at_ms: Any) -> Any:
-    """Null for 0."""
+    """Timestamps; null for 0."""
     return instants(np.minimum(at_ms, np.uint64(LATEST_MS)).astype(np.int64), at_ms == 0)
 
 

@@ -1,4 +1,4 @@
-"""How far streams are behind their queues, from what Spark says of their progress."""
+"""Lag of streams behind their queues, computed from Spark's progress reports."""
 
 import json
 import threading
@@ -14,10 +14,10 @@ Lags = dict[RemoteQueue, int]
 
 
 def lags(progress: Any) -> Lags:
-    """How many items each queue has that the stream has not read, when the batch was planned.
+    """Number of unread items of each queue at the time the batch was planned.
 
-    `progress` is a query's `lastProgress`, or the progress of a listener's event. Queues of servers that have not
-    answered since the query began are left out, and so are other sources.
+    `progress` is a query's `lastProgress`, or the progress in a listener's event. Other sources are left out, and so
+    are queues of servers that have not answered since the query began.
     """
     found: Lags = {}
     for source in _of(progress, "sources"):
@@ -42,7 +42,7 @@ class LagListener(StreamingQueryListener):
         self._lags: dict[str, Lags] = {}
 
     def lags(self, query: Any) -> Lags:
-        """Of a query, running or not; empty if it has made no progress yet."""
+        """Lags of a query, running or not; empty if it has made no progress yet."""
         with self._lock:
             return dict(self._lags.get(str(query.id), {}))
 
@@ -61,12 +61,12 @@ class LagListener(StreamingQueryListener):
 
 
 def _of(record: Any, name: str) -> Any:
-    """Of an object, or of a dictionary as PySpark had it before."""
+    """A field of an object or, as in older PySpark, of a dictionary."""
     return record[name] if isinstance(record, Mapping) else getattr(record, name)
 
 
 def _offsets(said: Any) -> Offsets:
-    """Offsets of a stream of ours, which Spark has as text; none for those of other sources."""
+    """Offsets of a "kestrel" stream, which Spark keeps as text; empty for another source."""
     try:
         return from_json(json.loads(said) if isinstance(said, str) else said)
     except (ValueError, AttributeError, TypeError):

@@ -1,12 +1,12 @@
-"""Find which item each remove in a Kestrel journal took, with files processed in parallel.
+"""Matches removes in a Kestrel journal to the items that they took, with files processed in parallel.
 
 A remove names no item: it takes the head, and an aborted open read becomes the head again, so the k-th remove is not
 the k-th add. First each file is summarized without knowing the queue's state at its beginning: a remove takes an item
 that the file itself returned, or else "demands" the next item of that state. The summaries in order then give the state
-at the beginning of each file, and a second pass numbers the items, from 0 in the order they were added.
+at the beginning of each file, and a second pass numbers the items, from 0 in the order in which they were added.
 
-As Kestrel does, a remove from an empty queue and the end of a read that is not open count for nothing. Where a file
-takes for granted what is not there when it begins, it is summarized again with that known.
+As in Kestrel, a remove from an empty queue and the end of a read that is not open have no effect. A summary that
+assumed items or open reads that turn out to be missing is made again with the known state.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,9 +26,11 @@ Symbol = tuple[bool, int]
 
 @dataclass(slots=True)
 class Summary:
-    """One file. `returned` are the items that it has put back and left there, the head last; `opened` its open reads;
-    `closed` the xids open before it that it has closed. It takes for granted that `needed_items` wait when it begins,
-    and that `needed_xids` are open. Times are of the first and last add, -1 where there is none.
+    """Net effect of one file on the queue.
+
+    `returned`: items put back and still there, the head last; `opened`: its open reads; `closed`: xids opened earlier
+    and closed here. The summary assumes `needed_items` waiting items and open `needed_xids` at the beginning. Times are
+    of the first and last add, -1 = none.
     """
 
     adds: int = 0
@@ -40,14 +42,14 @@ class Summary:
     needed_xids: set[int] = field(default_factory=set)
     first_add_at_ms: int = -1
     last_add_at_ms: int = -1
-    is_counted: bool = False  # it has ops of 1.x: what its removes take is not known
+    is_counted: bool = False  # it has ops of 1.x: the items of its removes are unknown
 
 
 @dataclass(slots=True)
 class Beginning:
-    """The queue when a file begins: returned items with the head last, then the items from `next_item` on.
+    """The queue at the beginning of a file: returned items, the head last, then the items from `next_item` on.
 
-    `add_base` is the number of the file's first item. Its adds lie between these times, -1 = not known.
+    `add_base` is the number of the file's first item. Its adds lie between the two times, -1 = unknown.
     """
 
     returned: list[int] = field(default_factory=list)
@@ -59,11 +61,11 @@ class Beginning:
 
     @property
     def items(self) -> int:
-        """How many wait."""
+        """Number of waiting items."""
         return len(self.returned) + self.add_base - self.next_item
 
     def item(self, symbol: Symbol) -> int | None:
-        """Its number; None where the journal makes no sense."""
+        """Number of an item; None if the journal is inconsistent."""
         was_open, number = symbol
         if was_open:
             return self.opened.get(number)
@@ -74,7 +76,7 @@ class Beginning:
 
 @dataclass(slots=True, frozen=True)
 class Taken:
-    """An item left for good, by a get or by a confirmed read. When is known only to lie between two adds."""
+    """An item that left for good, by a get or by a confirmed read. The time is known only to lie between two adds."""
 
     item: Symbol
     event: int
@@ -85,7 +87,7 @@ class Taken:
 def walk(
     found: Iterable[ops.Op], got: int, confirmed: int, beginning: Beginning | None = None
 ) -> tuple[Summary, list[Taken]]:
-    """A file's summary, and what it took. `got` and `confirmed` are the events to note. `beginning` None: not known."""
+    """A file's summary and the items it took. `got`, `confirmed`: events to note. `beginning` None: unknown."""
     summary = Summary()
     taken: list[Taken] = []
     ends: list[tuple[Symbol, int, int]] = []
@@ -121,7 +123,7 @@ def walk(
 
 
 def _head(summary: Summary, beginning: Beginning | None) -> Symbol | None:
-    """None: the queue is empty."""
+    """Take the head; None if the queue is empty."""
     if summary.returned:
         return summary.returned.pop()
     needed_items = summary.demands + 1 - summary.adds
@@ -133,7 +135,7 @@ def _head(summary: Summary, beginning: Beginning | None) -> Symbol | None:
 
 
 def _opened(summary: Summary, xid: int, beginning: Beginning | None) -> Symbol | None:
-    """The item of an open read, which is closed now; None where there is no such read."""
+    """Close an open read and return its item; None if there is no such read."""
     is_closed = xid in summary.closed
     summary.closed.add(xid)
     if xid in summary.opened:
@@ -147,9 +149,9 @@ def _opened(summary: Summary, xid: int, beginning: Beginning | None) -> Symbol |
 def beginnings(
     summaries: Sequence[Summary], again: Callable[[int, Beginning], Summary] | None = None
 ) -> Iterator[Beginning]:
-    """With which queue each file of a queue begins. The first one begins with nothing.
+    """The queue at the beginning of each file of a queue. The first file begins with an empty queue.
 
-    `again` summarizes a file, by its index, of which the beginning is known. None: what is taken for granted is there.
+    `again` summarizes a file, given its index and its beginning. None: all assumptions of the summaries hold.
     """
     state = Beginning()
     for at, summary in enumerate(summaries):

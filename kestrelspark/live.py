@@ -1,6 +1,6 @@
-"""The batch source for live queues: what is in queues of running servers, read by item ids.
+"""The batch source for live queues of running servers, read by item id.
 
-It takes nothing and makes no reader, so nothing keeps the items while it reads.
+Nothing is taken and no reader is created, so nothing keeps the items while they are read.
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,7 +45,7 @@ class LiveReader(DataSourceReader):
         self._partitions_min = number(options, "minpartitions", 0)
 
     def partitions(self) -> list[InputPartition]:
-        """What there is now. Raises ServerTrouble, ItemsLost, BadOption."""
+        """Ranges of the items that exist now. Raises ServerTrouble, ItemsLost, BadOption."""
         families = self._fleet.look_at_all()
         missing = sorted(self._named() - {remote.queue for remote in families})
         if missing:
@@ -78,7 +78,7 @@ class LiveReader(DataSourceReader):
         if start.next_id > end.next_id and self._start.names_id(remote) and self._end.names_id(remote):
             words = f"begins at item {start.next_id}, behind item {end.next_id}, before which it ends"
             raise BadOption(f"startingOffsets: {remote} {words}")
-        # What has been put since does not count.
+        # Items put since then do not count.
         return start, Position(end.journal_id, min(end.next_id, family.next_id))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

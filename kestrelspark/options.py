@@ -1,4 +1,4 @@
-"""Options of the format "kestrel" as Spark passes them: text, with names in lower case."""
+"""Parsing of the format's options, which Spark passes as text with names in lower case."""
 
 import difflib
 import re
@@ -8,7 +8,7 @@ from typing import Final
 from kestrelctl.journals.times import now_ms, parse_instant_ms, parse_span_ms
 from kestreld.errors import KestrelError
 
-# As they are written: Spark passes their names in lower case.
+# Spellings in the documentation: Spark passes names in lower case.
 _SPELLED: Final = (
     "checkpointLocation", "credentialsFile", "dedupKey", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp",
     "expirySeconds", "failOnDataLoss", "ignoreMissingFiles", "includeValue", "maxBytesPerTrigger",
@@ -24,12 +24,12 @@ class BadOption(KestrelError):
 
 
 def spelled(name: str) -> str:
-    """The name of an option as it is written in the documentation."""
+    """An option's name as spelled in the documentation."""
     return SPELLINGS.get(name.lower(), name)
 
 
 def check_names(options: Mapping[str, str], known: Collection[str], whose: str) -> None:
-    """Raises BadOption for an unknown option. `known` in lower case; `whose` begins the message."""
+    """Raise BadOption for an unknown option. `known` is in lower case; `whose` begins the message."""
     for name in options:
         if name.lower() not in known:
             close = difflib.get_close_matches(name.lower(), known, 1)
@@ -39,7 +39,7 @@ def check_names(options: Mapping[str, str], known: Collection[str], whose: str) 
 
 
 def option(options: Mapping[str, str], name: str, default: str = "") -> str:
-    """Its value. `name` in lower case."""
+    """Value of an option. `name` in lower case."""
     return next((value for key, value in options.items() if key.lower() == name), default)
 
 
@@ -63,9 +63,9 @@ def words(text: str) -> list[str]:
 
 
 def instant_ms(text: str, name: str, at_ms: int | None = None) -> int | None:
-    """Parse a time as kestrelctl does, in UTC by default: milliseconds since 1970, None = not given.
+    """Parse a time as kestrelctl does, by default in UTC: ms since 1970, None = not given.
 
-    `at_ms` is what `24h` and `now` start from, None = now.
+    `at_ms`: the time that `24h` and `now` refer to, None = now.
     """
     if not text:
         return None
@@ -85,7 +85,7 @@ def duration_ms(options: Mapping[str, str], name: str, default: str) -> int:
 
 
 def size_bytes(options: Mapping[str, str], name: str) -> int:
-    """Bytes, such as 64m or 64MiB; 0 = not given."""
+    """Parse a size such as 64m or 64MiB; 0 = not given."""
     text = option(options, name).strip()
     if not text:
         return 0

@@ -1,4 +1,4 @@
-"""Distribute files among tasks."""
+"""Distribution of files among tasks of equal cost."""
 
 import math
 from collections.abc import Sequence
@@ -6,19 +6,19 @@ from typing import Final
 
 from kestreld.journal.discovery import JournalFile
 
-# What opening a file counts as: a small one takes as long to read as a fifth of this, and more on object storage.
+# Cost of opening a file: a small one takes as long to read as a fifth of this, and longer on object storage.
 OPENING_BYTES: Final = 1 << 20
 
 
 def input_bytes(files: Sequence[JournalFile], opening_bytes: int = OPENING_BYTES) -> int:
-    """What reading all of them costs, in bytes of a large one."""
+    """Cost of reading all files, in bytes of a large file."""
     return sum(file.size_bytes + opening_bytes for file in files)
 
 
 def packed(files: Sequence[JournalFile], bytes_max: int, opening_bytes: int = OPENING_BYTES) -> list[list[JournalFile]]:
-    """Split files into packs that cost the same: about `bytes_max` at most, a larger file by itself.
+    """Split files into packs of equal cost: about `bytes_max` at most, a larger file by itself.
 
-    If there are several packs their number is even, like that of cores, so that no core waits for a last pack.
+    If there are several packs, their number is even, like that of cores, so that no core waits for a last pack.
     """
     total_bytes = input_bytes(files, opening_bytes)
     count = max(math.ceil(total_bytes / bytes_max), 1)

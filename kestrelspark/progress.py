@@ -1,4 +1,4 @@
-"""The progress of a replay with each queue, saved in a folder so that the next run continues there."""
+"""Progress of a replay by queue, saved in a folder so that the next run continues there."""
 
 import json
 import os
@@ -9,25 +9,25 @@ from kestreld.errors import KestrelError
 
 
 class BadState(KestrelError):
-    """A progress file that cannot be read."""
+    """A progress file cannot be read."""
 
 
 @dataclass(slots=True, frozen=True, order=True)
 class ItemPosition:
-    """The last item of a queue that is done, with all before it. Ids begin anew with each journal."""
+    """The last item of a queue that is done, with all before it. Ids start again with each journal."""
 
     journal_id: int
     item_id: int
 
 
 class ReplayProgress:
-    """`folder` "" = nothing is loaded or saved."""
+    """Progress files in a folder; `folder` "" = nothing is loaded or saved."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def of(self, server: str, queue: str) -> ItemPosition | None:
-        """None = nothing is done yet. Raises BadState."""
+        """Position of a queue. None = nothing is done yet. Raises BadState."""
         if not self._folder:
             return None
         path = self._path(server, queue)
@@ -41,7 +41,7 @@ class ReplayProgress:
             raise BadState(f"cannot read {path}: {problem}; remove it to replay the whole queue") from problem
 
     def save(self, server: str, queue: str, position: ItemPosition) -> None:
-        """Raises OSError."""
+        """Replace a queue's progress file. Raises OSError."""
         if not self._folder:
             return
         path = self._path(server, queue)

@@ -1,4 +1,4 @@
-"""Read a range of a queue's item ids from its server as RecordBatches."""
+"""A range of a queue's item ids, read from its server as RecordBatches."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ GONE: Final = "no longer exist"
 
 @dataclass(slots=True, frozen=True)
 class RangeOfIds:
-    """From `first` to before `end`."""
+    """Ids from `first` to before `end`."""
 
     server: str
     queue: str
@@ -45,7 +45,7 @@ class RangeOfIds:
 
 @dataclass(slots=True, frozen=True)
 class RangeOptions:
-    """Columns in order, how to reach the servers, and whether items that are gone are an error."""
+    """Columns in order, the servers, and the choice to fail if items are gone."""
 
     columns: tuple[str, ...]
     servers: Servers
@@ -104,7 +104,7 @@ def _batch(records: bytes, what: RangeOfIds, options: RangeOptions) -> Any:
 
 
 def row_batch(records: bytes, found: list[Block], what: RangeOfIds, names: tuple[str, ...]) -> Any:
-    """A RecordBatch of the PUTs in `found`, blocks of `records`, that are in the range."""
+    """A RecordBatch of the PUTs of `found`, blocks of `records`, that are in the range."""
     if not found:
         found = [Block(0)]
     puts = np.concatenate([block.puts for block in found])

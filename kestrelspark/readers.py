@@ -1,4 +1,4 @@
-"""The queues of several servers, as one reader sees them: where they begin and end, and how far it has come."""
+"""Queues of several servers as seen by one reader: their first and next ids, and the reader's position."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ from kestreld.errors import KestrelError
 from kestrelspark.servers import Patience, Servers, ServerTrouble
 
 T = TypeVar("T")
-ATTEMPTS: Final = 5  # to find a time in a journal whose segments are being removed
+ATTEMPTS: Final = 5  # attempts to find a time in a journal whose segments are being removed
 AWAY: Final = frozenset({ExitCode.UNREACHABLE, ExitCode.TRY_AGAIN})
 
 
@@ -41,7 +41,7 @@ Offsets = dict[RemoteQueue, Position]
 
 @dataclass(slots=True, frozen=True)
 class Family:
-    """A queue as its server describes it. `head` is the reader's, None = there is no such reader."""
+    """A queue as its server describes it. `head` is the reader's, None = no such reader."""
 
     journal_id: int
     first_id: int
@@ -55,11 +55,11 @@ def complain(words: str) -> None:
 
 @dataclass(slots=True)
 class Fleet:
-    """The queues of these names, or those that match a pattern, or the named ones of each server.
+    """Queues on all servers: those with given names, those matching a pattern, or those assigned to each server.
 
-    `reader` "" = there is none, and nothing is changed on the servers; else queues of a name are created if missing.
-    A server that has several addresses is known by the one in `preferred`, or else by the first. `answered` are the
-    addresses whose servers did at the last look.
+    `reader` "" = none, and nothing is changed on the servers; with one, named queues are created if missing. A server
+    with several addresses is known by the one in `preferred`, or else by the first. `answered`: addresses of the
+    servers that answered the last `look`.
     """
 
     servers: Servers
@@ -78,9 +78,9 @@ class Fleet:
         self._login = self.servers.login()
 
     def look(self, *, needs_all: bool = False) -> dict[RemoteQueue, Family]:
-        """All queues of the servers that answer; one that does not is reported once. Raises ServerTrouble.
+        """All queues of the servers that answer; a server that does not is reported once. Raises ServerTrouble.
 
-        With `needs_all` the Failure of one that does not answer is raised instead.
+        With `needs_all`, the Failure of a server that does not answer is raised instead.
         """
         found: dict[RemoteQueue, Family] = {}
         self.answered = set()
@@ -101,7 +101,7 @@ class Fleet:
         return found
 
     def _drop_doubles(self, found: dict[RemoteQueue, Family]) -> None:
-        """Leave each queue only once, whatever addresses its server has. Raises ServerTrouble."""
+        """Keep each queue only once if its server has several addresses. Raises ServerTrouble."""
         journals: dict[tuple[str, int], RemoteQueue] = {}
         for remote in sorted(found, key=lambda one: (one.server not in self.preferred, one)):
             other = journals.setdefault((remote.queue, found[remote].journal_id), remote)
@@ -109,7 +109,7 @@ class Fleet:
                 del found[remote]
 
     def _is_same(self, server: str, other: str) -> bool:
-        """Whether two addresses are of one server, of whose queues one has the same journal."""
+        """True if the addresses, under which a queue has the same journal, are of the same server."""
         if (server, other) not in self._same:
             try:
                 runs = [self._ask(one, lambda api: api.run()) for one in (server, other)]
@@ -122,13 +122,13 @@ class Fleet:
         return self._same[server, other]
 
     def subscribes(self, remote: RemoteQueue) -> bool:
-        """Whether a queue is one of those that are named or match."""
+        """True if the queue is assigned, named or matches the pattern."""
         if self.assigned is not None:
             return remote.queue in self.assigned.get(remote.server, ())
         return remote.queue in self.queues if self.pattern is None else bool(self.pattern.fullmatch(remote.queue))
 
     def is_gone(self, remote: RemoteQueue) -> bool:
-        """Whether its server says that there is no such queue. Raises ServerTrouble."""
+        """True if its server reports that the queue does not exist. Raises ServerTrouble."""
         try:
             self._describe(remote)
         except Failure as failure:
@@ -138,7 +138,7 @@ class Fleet:
         return False
 
     def elsewhere(self, remote: RemoteQueue, families: Mapping[RemoteQueue, Family]) -> RemoteQueue | None:
-        """The same queue under the address that its server has here; None = there is none. Raises ServerTrouble."""
+        """The same queue among `families`, under another address of its server; None = none. Raises ServerTrouble."""
         try:
             journal_id = self._describe(remote)["journal_id"]
         except Failure:
@@ -150,7 +150,7 @@ class Fleet:
         return None
 
     def look_at_all(self) -> dict[RemoteQueue, Family]:
-        """As `look`, but all servers have to answer. Raises ServerTrouble."""
+        """All queues; every server has to answer. Raises ServerTrouble."""
         patience = Patience(self.servers.retries)
         while True:
             try:
@@ -175,7 +175,7 @@ class Fleet:
         return sorted(name for name in names if self.pattern.fullmatch(name))
 
     def _family(self, server: str, queue: str) -> Family | None:
-        """None = not journaled, or just deleted, and found by a pattern."""
+        """None = not journaled or just deleted, if found by a pattern."""
         try:
             description = self._describe(RemoteQueue(server, queue))
         except Failure as failure:
@@ -214,12 +214,12 @@ class Fleet:
             self._ask(remote.server, lambda api: api.create(remote.queue, self.reader, "earliest"))
 
     def position_at(self, remote: RemoteQueue, at_ms: int) -> tuple[Position, bool]:
-        """The first item put at that time or later, and whether there is none yet. Raises Failure."""
+        """Position of the first item put at that time or later, and True if there is none yet. Raises Failure."""
         found = self._position(remote, {"at_ms": max(at_ms, 0)})
         return Position(found["journal_id"], found["id"]), bool(found["is_end"])
 
     def end_of_bytes(self, remote: RemoteQueue, at: Position, bytes_max: int) -> tuple[int, int]:
-        """Where the items from `at` on end that have so many bytes, one at least; and how many bytes they have.
+        """End of the items from `at` on that have at most `bytes_max` bytes, but at least one item; and their bytes.
 
         Raises Failure, Gone.
         """
@@ -232,7 +232,7 @@ class Fleet:
         return next_id, size_bytes
 
     def _position(self, remote: RemoteQueue, query: Mapping[str, int]) -> dict[str, Any]:
-        """Raises Failure; Gone for a journal or an item that is no longer there."""
+        """Ask for a position. Raises Failure; Gone for a journal or an item that no longer exists."""
         left = ATTEMPTS
         while True:
             try:
@@ -248,7 +248,7 @@ class Fleet:
                 raise ServerTrouble(words) from failure
 
     def acknowledge(self, offsets: Offsets) -> Offsets:
-        """Move the reader to these offsets; returns those that were reached. Unreachable servers are left out."""
+        """Move the reader to these offsets; return those reached. Unreachable servers are left out."""
         found: Offsets = {}
         for remote, at in offsets.items():
             try:
@@ -268,7 +268,7 @@ class Fleet:
         self._ask(remote.server, lambda api: api.done(remote.queue, self.reader, through))
 
     def _ask(self, server: str, do: Callable[[ReaderApi], T]) -> T:
-        """Ask, a second time over a new connection: the server may have restarted. Raises Failure, Gone."""
+        """Ask, if necessary again over a new connection: the server may have restarted. Raises Failure, Gone."""
         api = self._apis.pop(server, None)
         if api is not None:
             try:

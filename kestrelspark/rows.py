@@ -1,4 +1,4 @@
-"""The rows of the source as Arrow RecordBatches: one per item put, and per item that left or came back."""
+"""Rows of the source as Arrow RecordBatches: one per item put, and one per event of an item."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,7 +57,7 @@ _log: Final = logging.getLogger("kestrelspark")
 
 
 class Mode(StrEnum):
-    """How to handle a damaged stretch: return a row for it, log it, or raise."""
+    """Handling of a damaged stretch: return a row for it, log it, or raise."""
 
     PERMISSIVE = "PERMISSIVE"
     DROPMALFORMED = "DROPMALFORMED"
@@ -66,7 +66,7 @@ class Mode(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class RowSelection:
-    """Columns in order, and which rows. `since_ms` is included, `until_ms` not; None = no limit.
+    """Columns in order, and a selection of rows. `since_ms` is included, `until_ms` not; None = no limit.
 
     With a limit, rows without a time are left out. `puts_only`: only rows of puts.
     """
@@ -99,7 +99,7 @@ def batches(
 def file_batches(
     buffer: bytes, file: JournalFile, selection: RowSelection, storage: Storage = ENVIRONMENT
 ) -> Iterator[Any]:
-    """The rows of one file. A torn tail is not damage. What is not returned as a row is logged."""
+    """The rows of one file. A torn tail is not damage. Damage that is not returned as a row is logged."""
     progress = Progress()
     dropped = dropped_bytes = 0
     for piece in contents(buffer, file, progress):
@@ -159,7 +159,7 @@ def _picked(puts: Puts, which: Any) -> Puts:
 
 
 def _in_time(at_ms: Any, selection: RowSelection) -> Any:
-    """Which rows are selection, None = all."""
+    """Mask of the rows within the selected period, None = all."""
     if selection.since_ms is None and selection.until_ms is None:
         return None
     which = at_ms != NO_TIME
@@ -181,7 +181,7 @@ def _put_batches(
 
 
 def _slices(puts: Puts, selection: RowSelection) -> Iterator[tuple[int, int]]:
-    """Ranges of rows for one batch each: fewer rows when items are large."""
+    """Ranges of rows for one batch each: fewer rows if items are large."""
     total = len(puts.ids)
     if VALUE not in selection.columns:
         yield from ((start, min(start + ROWS_MAX, total)) for start in range(0, total, ROWS_MAX))
@@ -258,7 +258,7 @@ def _ending_batches(endings: Endings, file: JournalFile, selection: RowSelection
 
 
 def _ending_batch(endings: Endings, file: JournalFile, selection: RowSelection, progress: Progress) -> Any:
-    """A row for each of its ids."""
+    """A row for each id."""
     ids, at_ms, attempts = endings.firsts, endings.at_ms, endings.attempts
     count = len(ids)
     columns: dict[str, Column] = {
@@ -288,7 +288,7 @@ def _origins(puts: Puts, kind: Any, cell: Callable[[Origin], int | str | None]) 
 
 
 def _failures(endings: Endings) -> Any:
-    """Why an item failed, beside the count of that; null where nobody said."""
+    """Reason of each failure, in the row with its count; null if none was given."""
     if not endings.failures:
         return pa.nulls(len(endings.firsts), pa.string())
     failed = zip(endings.readers.tolist(), endings.firsts.tolist(), endings.attempts.tolist(), strict=True)
@@ -317,7 +317,7 @@ def schema(columns: Sequence[str]) -> Any:
 
 
 def _names(readers: Any, progress: Progress, unnamed: Any = None) -> Any:
-    """The readers' names; "#7" where the name of reader 7 is not known, null where `unnamed` and for 0."""
+    """The readers' names; "#7" if the name of reader 7 is unknown, null where `unnamed` and for 0."""
     if unnamed is None and not readers.all():
         unnamed = readers == 0
     return _words(readers, lambda number: text_of(progress.names.get(number, f"#{number}")), unnamed)

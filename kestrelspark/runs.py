@@ -1,4 +1,4 @@
-"""Runs that append new rows to a folder of Parquet files, each row exactly once, however a run ends.
+"""Runs that append new rows to a folder of Parquet files, each row exactly once however a run ends.
 
 A run's rows and its state become run=N by one rename. Spark ignores names that begin with "_".
 """
@@ -20,9 +20,9 @@ INSIDE: Final = "_state.json"
 
 
 class Runs:
-    """`folder` is for the rows, `state` the file that records what has been read; `what` must be equal in all runs.
+    """`folder`: the rows. `state`: the file that records what has been read. `what`: options, equal in all runs.
 
-    Raises Failure for a state that cannot be read or is of other runs.
+    Raises Failure for a state that cannot be read or belongs to other runs.
     """
 
     def __init__(self, folder: str, state: str, what: dict[str, Any]) -> None:
@@ -36,17 +36,17 @@ class Runs:
 
     @property
     def run(self) -> int:
-        """The number of the last run, 0 = none yet."""
+        """Number of the last run, 0 = none yet."""
         return int(self._document["run"])
 
     @property
     def more(self) -> list[Any]:
-        """What a job saves in addition to the rows, as JSON."""
+        """Values that a job saves in addition to the rows, as JSON."""
         return list(self._document["more"])
 
     @property
     def pending(self) -> str:
-        """Where to write the rows of this run before `commit`."""
+        """Folder for the rows of this run before `commit`."""
         return f"{self._folder}/{PENDING}"
 
     def commit(self, more: list[Any], *, has_rows: bool) -> None:

@@ -1,6 +1,7 @@
-"""Find, check and read a segment's records many at a time, with numpy.
+"""Finds, checks and reads a segment's records many at a time, with numpy.
 
-Accepts the same bytes as `kestreld.journal.records.checked_end`, which is called for everything unusual.
+Accepts the same bytes as `kestreld.journal.records.checked_end`, which is called for every record that the fast paths
+do not accept.
 """
 
 import struct
@@ -52,10 +53,10 @@ _U32: Final = np.uint64(0xFFFFFFFF)
 
 @dataclass(slots=True)
 class Block:
-    """Consecutive whole and valid records.
+    """Consecutive valid records.
 
-    `puts` and `dones` are arrays of PUT_DTYPE and DONE_DTYPE, `put_offsets` where each PUT begins; `others` are
-    (type, offset, end) of the rest, in order. After `end` comes another block, the end of what counts, or damage.
+    `puts` and `dones`: arrays of PUT_DTYPE and DONE_DTYPE; `put_offsets`: start of each PUT; `others`: (type, offset,
+    end) of the rest, in order. `end` is followed by another block, the end of the data, or damage.
     """
 
     end: int
@@ -77,7 +78,7 @@ class Scan:
 
 
 def _chain(buffer: bytes, at: int, end: int) -> tuple[Any, int]:
-    """Offsets of records as their lengths say, BLOCK_RECORDS at most, and where the last one ends."""
+    """Offsets of at most BLOCK_RECORDS records, following their lengths, and the end of the last one."""
     offsets: list[int] = []
     append, unpack, last = offsets.append, _LENGTH.unpack_from, end - records.FRAME_BYTES
     for _ in repeat(None, BLOCK_RECORDS):
@@ -90,7 +91,7 @@ def _chain(buffer: bytes, at: int, end: int) -> tuple[Any, int]:
 
 
 def _heads(buffer: bytes, starts: Any, dtype: Any) -> Any:
-    """The first bytes of each record as a structure. All of them lie within the buffer."""
+    """The first bytes of each record as a structure. All of them must lie within the buffer."""
     heads = np.empty(len(starts), dtype)
     if len(starts):
         count = len(buffer) - dtype.itemsize + 1
@@ -104,9 +105,9 @@ PLAIN: Final = Scan("numpy", _chain, _heads, checksums.digests)
 
 @cache
 def scans() -> tuple[Scan, ...]:
-    """The fastest first: compiled if numba is installed and not disabled by NUMBA_DISABLE_JIT=1.
+    """The available scans, the fastest first: compiled if numba is installed and NUMBA_DISABLE_JIT=1 is not set.
 
-    numba is imported by who reads records, not by a driver that has others read them: it takes most of a second.
+    numba, whose import takes most of a second, is imported by the workers that read records, not by the driver.
     """
     try:
         from kestrelspark import compiled
@@ -116,7 +117,7 @@ def scans() -> tuple[Scan, ...]:
 
 
 def __getattr__(name: str) -> tuple[Scan, ...]:
-    if name == "SCANS":  # as `scans` was called
+    if name == "SCANS":  # the former name of `scans`
         return scans()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -149,7 +150,7 @@ def _checked(buffer: bytes, starts: Any, stop: int, end: int, scan: Scan) -> Blo
     is_true[is_put] = put_is_true
     is_true[is_done] = done_is_true
     others = []
-    # What the fast paths do not accept, `checked_end` decides.
+    # `checked_end` decides on records that the fast paths do not accept.
     for at in np.flatnonzero(~is_true).tolist():
         start = int(starts[at])
         record_type, record_end = records.checked_end(buffer, start) if at < whole else (0, 0)
@@ -168,7 +169,7 @@ def _checked(buffer: bytes, starts: Any, stop: int, end: int, scan: Scan) -> Blo
 
 
 def _puts(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> tuple[Any, Any]:
-    """The heads of PUTs, and which of them are valid."""
+    """The heads of PUTs, and a mask of the valid ones."""
     puts = scan.heads(buffer, starts, PUT_DTYPE)
     seeds = puts["id"] + puts["body_bytes"].astype(np.uint64) + puts["add_at_ms"] * np.uint64(records.ADD_FACTOR)
     seeds += puts["expire_at_ms"] * np.uint64(records.EXPIRE_FACTOR)
@@ -184,7 +185,7 @@ def _puts(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> tuple[Any, Any]:
 
 
 def _dones(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> tuple[Any, Any]:
-    """The heads of DONEs of one range, and which of them are valid."""
+    """The heads of DONEs of one range, and a mask of the valid ones."""
     dones = scan.heads(buffer, starts, DONE_DTYPE)
     seeds = np.full(len(starts), _DONE_SEED, np.uint64)
     digests = scan.digests(buffer, starts + records.FRAME_BYTES, ends, seeds)

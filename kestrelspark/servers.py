@@ -17,19 +17,19 @@ TIMEOUT_MS: Final = 10_000
 RETRIES: Final = 10
 DELAY_MS: Final = 100
 DELAY_MS_MAX: Final = 5000
-# What may succeed later, or on another server.
+# Failures after which a retry may succeed later or on another server.
 PASSING: Final = frozenset(
     {ExitCode.UNREACHABLE, ExitCode.TRY_AGAIN, ExitCode.FULL, ExitCode.IO, ExitCode.QUEUE_STOPPED}
 )
 
 
 class ServerTrouble(KestrelError):
-    """A request to a server failed, after all retries."""
+    """A request to a server failed after all retries."""
 
 
 @dataclass(slots=True, frozen=True)
 class Servers:
-    """`where` is addresses, or @FILE: a file with an address per line, read again each time."""
+    """The servers of the options. `where`: addresses, or @FILE with an address per line, read again each time."""
 
     where: str
     user: str = ""
@@ -42,7 +42,7 @@ class Servers:
     retries: int = RETRIES
 
     def addresses(self) -> list[str]:
-        """Sorted, each once. Raises BadOption."""
+        """The addresses, sorted, each once. Raises BadOption."""
         text = self.where
         if text.startswith("@"):
             try:
@@ -61,12 +61,12 @@ class Servers:
         return found
 
     def login(self) -> Login:
-        """Of its own for each who connects: a worker has the sources of several users."""
+        """A new login for each connection: a worker may have sources of several users."""
         return login_of(self.user, self.password_file, tls=self.tls, ca=self.ca, cert=self.cert, key=self.key)
 
 
 def servers_in(options: Mapping[str, str]) -> Servers:
-    """Raises BadOption."""
+    """The servers that the options name. Raises BadOption."""
     where = option(options, "servers").strip()
     if not where:
         raise BadOption("the kestrel format requires the option servers: HOST:PORT,HOST:PORT or @FILE")
@@ -93,7 +93,7 @@ class Patience:
         self._delay_ms = DELAY_MS
 
     def spend(self, failure: Failure) -> None:
-        """Wait before the next attempt. Raises ServerTrouble when retries are used up or would not help."""
+        """Wait before the next attempt. Raises ServerTrouble if retries are used up or would not help."""
         if failure.code not in PASSING or not self._left:
             raise ServerTrouble(failure.words) from failure
         self._left -= 1

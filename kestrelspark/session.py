@@ -1,4 +1,4 @@
-"""Create a Spark session for this machine, or use the one of spark-submit."""
+"""The Spark session: one for this machine, or the one of spark-submit."""
 
 import os
 import re
@@ -35,10 +35,10 @@ class SparkMissing(KestrelError):
 def session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None, *, with_delta: bool = False
 ) -> Any:
-    """The running session, or one made for `master`, by default local[*]. Raises SparkMissing.
+    """The running session, or a new one for `master`, by default local[*]. Raises SparkMissing.
 
-    Under spark-submit its own settings stand. `with_delta`: it can write Delta tables, with the jars of
-    `spark.jars`, or else those that Spark fetches.
+    Under spark-submit its own settings apply. `with_delta`: the session can write Delta tables, with the jars of
+    `spark.jars`, or else with jars that Spark fetches.
     """
     try:
         from pyspark.sql import SparkSession
@@ -81,7 +81,7 @@ def _is_local(master: str | None) -> bool:
 
 
 def _submitted() -> bool:
-    """Whether this process was started by spark-submit."""
+    """True if this process was started by spark-submit."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -90,7 +90,7 @@ def _progress() -> dict[str, str]:
 
 
 def check_java() -> None:
-    """Raises SparkMissing if there is no Java that Spark can use."""
+    """Raise SparkMissing if there is no Java that Spark can use."""
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
     advice = f"Spark needs Java {JAVA_MIN} or newer: apt install default-jre-headless, or set JAVA_HOME"
@@ -106,6 +106,6 @@ def check_java() -> None:
 
 
 def java_version(output: str) -> int:
-    """The major version in the output of `java -version`; 0 if it is not there."""
+    """The major version in the output of `java -version`; 0 if there is none."""
     found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else 0

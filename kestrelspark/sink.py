@@ -1,4 +1,4 @@
-"""The sink: rows to queues, as items, over the memcache port. At least once, in batches and in streams."""
+"""The sink: puts rows as items on queues over the memcache port, at least once, in batches and in streams."""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,29 +24,29 @@ COLUMNS: Final = ("value", "queue", "key", "expire_time", "flags", "dedup_key")
 TEXT: Final = (StringType, BinaryType)
 TYPES: Final = {"expire_time": TimestampType, "flags": IntegralType}
 FLAGS_MAX: Final = (1 << 32) - 1
-STRETCH_ITEMS: Final = 1000  # go to one server at a time
+STRETCH_ITEMS: Final = 1000  # items sent to one server at a time
 
 
 @dataclass(frozen=True)
 class Stored(WriterCommitMessage):
-    """What one task has put."""
+    """Number of items that one task has put."""
 
     items: int
 
 
 @dataclass(slots=True, frozen=True)
 class Plan:
-    """How to put rows. `queue` "" = the column has it; `run` identifies this write in keys, "" = the batch id does."""
+    """Options of a write. `queue` "" = from the column; `run` identifies the write in keys, "" = the batch id does."""
 
     servers: Servers
     queue: str
-    expire_ms: int  # from when it is put; 0 = never
+    expire_ms: int  # from the put on; 0 = never
     columns: tuple[str, ...]
     has_dedup_key: bool
     run: str
 
     def put(self, batches: Iterable[Any]) -> Stored:
-        """Put all rows. Raises ServerTrouble when some of them cannot be."""
+        """Put all rows. Raises ServerTrouble if some of them cannot be put."""
         outlet, rows = Outlet(self.servers), 0
         keys = self._run_name() if self.has_dedup_key else ""
         try:
@@ -61,7 +61,7 @@ class Plan:
         return Stored(rows)
 
     def _run_name(self) -> str:
-        """The prefix of this task's keys: the same when the task or its batch is retried."""
+        """The prefix of this task's keys: the same if the task or its batch is retried."""
         task = TaskContext.get()
         run = self.run
         if not run:
@@ -71,7 +71,7 @@ class Plan:
     def _sorted_out(
         self, batch: Any, keys: str, rows: int, addresses: list[str]
     ) -> Iterable[tuple[tuple[str, str], list[PutItem]]]:
-        """The items of rows, by queue and server ("" = any). Raises BadOption for a row that can be no item."""
+        """Items of rows by queue and server ("" = any). Raises BadOption for a row that cannot be an item."""
         columns = {name: batch.column(index).to_pylist() for index, name in enumerate(self.columns)}
         nothing = [None] * batch.num_rows
         expire_s_otherwise = expiry_s(self.expire_ms)
@@ -95,7 +95,7 @@ class Plan:
 
 
 def server_for(key: bytes, addresses: list[str]) -> str:
-    """The same server for the same key and addresses."""
+    """The server for a key: the same for the same key and addresses."""
     return addresses[xxh3_64_intdigest(key) % len(addresses)]
 
 
@@ -114,9 +114,9 @@ class Outlet:
         self._random = random.Random()
 
     def put(self, queue: bytes, items: list[PutItem], server: str = "") -> None:
-        """All items, to `server` or to any. Raises ServerTrouble.
+        """Put all items on `server`, or on any. Raises ServerTrouble.
 
-        What is refused or not answered is put again, so duplicates are possible.
+        Items that are refused or not answered are put again, so duplicates are possible.
         """
         patience = Patience(self._servers.retries)
         candidates = self._candidates(server)
@@ -132,7 +132,7 @@ class Outlet:
         return [server] if server else self._random.sample(self.addresses, len(self.addresses))
 
     def _try(self, address: str, queue: bytes, items: list[PutItem]) -> tuple[list[PutItem], Failure | None]:
-        """The items that are not known to be stored, and why."""
+        """The items not known to be stored, and the failure."""
         client = self._clients.get(address)
         if client is None:
             client = self._clients[address] = KestrelClient(address, self._servers.timeout_ms, self._login)
@@ -146,7 +146,7 @@ class Outlet:
         return left, report.failure
 
     def keep_alive(self) -> None:
-        """Keep connections from being closed as idle. One that was closed is opened again when needed."""
+        """Keep connections from being closed as idle. A closed one is opened again when needed."""
         for address, client in list(self._clients.items()):
             try:
                 client.keep_alive()
@@ -187,7 +187,7 @@ def stream_sink(schema: StructType, options: Mapping[str, str]) -> StreamSink:
 
 
 def _must_be_no_table(schema: StructType) -> None:
-    """Raises BadOption for the columns of a table of journals or of live queues: INSERT INTO has all of them."""
+    """Raise BadOption for the columns of a table of journals or live queues, all of which INSERT INTO passes."""
     if {"server", "queue", "id", "add_time"} <= set(schema.names):
         words = "a table of journals or of live queues is for reading only; to put rows on queues"
         how = 'use frame.write.format("kestrel").mode("append") with the options servers and queue'
@@ -195,7 +195,7 @@ def _must_be_no_table(schema: StructType) -> None:
 
 
 def _plan(schema: StructType, options: Mapping[str, str], run: str) -> Plan:
-    """Raises BadOption."""
+    """The plan for these columns and options. Raises BadOption."""
     check_names(options, OPTIONS, "the kestrel sink")
     for field in schema.fields:
         if field.name not in COLUMNS:

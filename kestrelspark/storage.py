@@ -1,6 +1,6 @@
-"""Where journals lie: folders of this machine, and what has a URL: object storage and HDFS.
+"""Access to journals in local folders and at URLs: object storage and HDFS.
 
-A local path costs a look for "://" and nothing else.
+For a local path, the only extra cost is a search for "://".
 """
 
 import configparser
@@ -33,9 +33,9 @@ _KEY_NAMES: Final = {
 
 @dataclass(slots=True, frozen=True)
 class Storage:
-    """How object storage is reached; "" = as the environment says. It goes into plans: there is no secret in it.
+    """Access to object storage; "" = as the environment says. It is part of plans and has no secrets in it.
 
-    `credentials_file` has the format of ~/.aws/credentials and is read where the journals are.
+    `credentials_file` has the format of ~/.aws/credentials and is read on the nodes that read the journals.
     """
 
     endpoint: str = ""
@@ -44,18 +44,18 @@ class Storage:
 
     @property
     def files(self) -> FileLayer:
-        """For `discover`: local paths and URLs alike."""
+        """A FileLayer for `discover` that reads local paths and URLs."""
         return _files(self)
 
     def read(self, path: str) -> bytes:
-        """The content of a file. Raises OSError, BadOption for a scheme that nothing here reads."""
+        """The content of a file. Raises OSError, BadOption for an unknown scheme."""
         if "://" not in path:
             with open(path, "rb") as opened:
                 return opened.read()
         return _files(self).read_operators_file(path)
 
     def content(self, file: JournalFile) -> bytes:
-        """Of a journal's file, also if it was archived since it was found. Raises OSError."""
+        """The content of a journal's file, even if it has been archived since it was found. Raises OSError."""
         if file.missing:
             return b""
         try:
@@ -67,7 +67,7 @@ class Storage:
             return self.read(moved)
 
     def is_there(self, file: JournalFile) -> bool:
-        """Whether a journal's file has not been deleted."""
+        """True if a journal's file has not been deleted."""
         return self.files.exists(file.path) or find_moved(self.files, file) is not None
 
 
@@ -75,7 +75,7 @@ ENVIRONMENT: Final = Storage()
 
 
 def storage_in(options: Mapping[str, str]) -> Storage:
-    """What options of the source say."""
+    """The storage that the source's options describe."""
     return Storage(*(option(options, name, default) for name, default in OPTIONS.items()))
 
 
@@ -89,15 +89,15 @@ def _files(storage: Storage) -> "AnyFiles":
 
 
 class AnyFiles(FileLayer):
-    """Reads local files as FileLayer does, and URLs through pyarrow or fsspec. It is for reading only."""
+    """Reads local files as FileLayer does, and URLs through pyarrow or fsspec. Read only."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._systems: dict[str, Any] = {}
-        self._listed: dict[str, Any] = {}  # what a listing says of files spares a request for each of them
+        self._listed: dict[str, Any] = {}  # entries of the last listing, which save a request for each file
 
     def matching(self, pattern: str) -> list[str]:
-        """As of FileLayer; URLs in the form that names a scheme here."""
+        """Matches as from FileLayer; URLs have the scheme as normalised here."""
         if not is_remote(pattern):
             return super().matching(pattern)
         url = pattern.rstrip("/")
@@ -108,7 +108,7 @@ class AnyFiles(FileLayer):
         return sorted(f"{scheme}://{path}" for path in self._globbed(scheme, rest.split("/")))
 
     def _globbed(self, scheme: str, parts: list[str]) -> list[str]:
-        """What a pattern matches below its first part, which must be a name."""
+        """Paths that match a pattern, whose first part must be a name."""
         found, last = parts[:1], len(parts) - 1
         for at, part in enumerate(parts[1:], 1):
             if not re.search(r"[*?[]", part):
@@ -161,7 +161,7 @@ class AnyFiles(FileLayer):
         return int(info.size)
 
     def times(self, path: str) -> FileTimes:
-        """Those of a URL say when it was uploaded."""
+        """Times of a file; for a URL, its upload time."""
         if not is_remote(path):
             return super().times(path)
         uploaded_ns = int(self._info(path).mtime_ns or 0)
@@ -188,9 +188,9 @@ class AnyFiles(FileLayer):
             return
         with ThreadPoolExecutor(READS_AT_ONCE) as pool:
             yield from pool.map(look, known)
-        self._listed.clear()  # a later listing says more
+        self._listed.clear()  # the entries may be outdated
 
-    # What pyarrow makes of a URL
+    # URLs, by pyarrow
 
     def _open(self, url: str) -> Any:
         system, path = self._system(url)
@@ -205,7 +205,7 @@ class AnyFiles(FileLayer):
         return str(self._info(url).type.name) != "NotFound"
 
     def _list(self, url: str, *, recursive: bool) -> list[Any]:
-        """Raises FileNotFoundError."""
+        """Entries of a folder. Raises FileNotFoundError."""
         from pyarrow.fs import FileSelector
 
         with _named(url):
@@ -222,7 +222,7 @@ class AnyFiles(FileLayer):
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """The scheme as it is known here, and the rest. Raises BadOption if there are credentials in it."""
+    """The normalised scheme, and the rest. Raises BadOption if the URL has credentials in it."""
     found = _URL.fullmatch(url)
     if found is None:
         raise BadOption(f"{url}: not a URL such as s3://bucket/folder")
@@ -240,7 +240,7 @@ def split_url(url: str) -> tuple[str, str]:
 
 
 def _path_in(scheme: str, path: str) -> str:
-    """The path as the file system wants it."""
+    """The path in the form that the file system expects."""
     if scheme == "hdfs":
         return "/" + path.partition("/")[2]
     if scheme in ("abfs", "abfss"):
@@ -250,7 +250,7 @@ def _path_in(scheme: str, path: str) -> str:
 
 
 def _file_system(scheme: str, url: str, storage: Storage) -> Any:
-    """Raises BadOption for an unknown scheme, and OSError where a library that it needs is not installed."""
+    """The file system of a scheme. Raises BadOption if it is unknown, OSError if a required library is missing."""
     from pyarrow import fs
 
     if scheme == "s3":
@@ -278,7 +278,7 @@ def _file_system(scheme: str, url: str, storage: Storage) -> Any:
 
 
 def s3_settings(storage: Storage) -> dict[str, Any]:
-    """Arguments of pyarrow's S3FileSystem. What is not among them it finds itself: profiles, roles of the machine.
+    """Arguments of pyarrow's S3FileSystem, which finds others by itself: profiles, roles of the machine.
 
     Raises BadOption for a credentials file that has none.
     """
@@ -301,7 +301,7 @@ def _credentials(path: str) -> dict[str, str]:
         try:
             parser.read_file(file)
         except configparser.Error:
-            # Its own words quote lines of the file.
+            # The parser's own message quotes lines of the file.
             raise BadOption(f"{path}: not a file of credentials such as ~/.aws/credentials") from None
     profile = os.environ.get("AWS_PROFILE", "default")
     found = dict(parser[profile]) if parser.has_section(profile) else {}
@@ -311,7 +311,7 @@ def _credentials(path: str) -> dict[str, str]:
 
 
 class _named:
-    """Errors of pyarrow as OSErrors that name the URL."""
+    """Turns errors of pyarrow into OSErrors that name the URL."""
 
     def __init__(self, url: str) -> None:
         self._url = url

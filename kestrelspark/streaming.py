@@ -1,7 +1,7 @@
-"""The streaming source: items are read by their ids, and acknowledged by a reader once their batch is committed.
+"""The streaming source: items are read by id, and acknowledged by a reader once their batch is committed.
 
-An offset is, for each server and queue, "JOURNAL_ID:ITEM_ID", the next item to read. Reading takes nothing: Spark may
-read a range again and gets the same items.
+An offset holds, for each server and queue, "JOURNAL_ID:ITEM_ID", the next item to read. Reading takes nothing: Spark
+may read a range again and gets the same items.
 """
 
 import time
@@ -56,7 +56,7 @@ def _type(name: str) -> Any:
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, what: RangeOfIds) -> None:
         super().__init__(what)
@@ -64,7 +64,7 @@ class RangePartition(InputPartition):
 
 
 class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """All but `read` runs in one process that lives as long as the query."""
+    """The stream's reader. All but `read` runs in one process that lives as long as the query."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
         check_names(options, (*OPTIONS, "path"), "the kestrel stream")
@@ -90,16 +90,16 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise BadOption("minOffsetsPerTrigger must not be greater than maxOffsetsPerTrigger")
         self._delay_max_ms = duration_ms(options, "maxtriggerdelay", MAX_TRIGGER_DELAY)
         self._partitions_min = number(options, "minpartitions", 0)
-        self._batch_at_s: float | None = None  # when the latest batch was planned
+        self._batch_at_s: float | None = None  # time at which the latest batch was planned
         self._rotation = Rotation()
-        self._end: Offsets | None = None  # where a run of Trigger.AvailableNow ends
-        self._latest: Offsets | None = None  # where the queues ended at the last look
+        self._end: Offsets | None = None  # end of a run of Trigger.AvailableNow
+        self._latest: Offsets | None = None  # ends of the queues at the last look
         self._families: Mapping[RemoteQueue, Family] = {}  # of the last look
 
     # Offsets
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One that Spark replaces by ReadAllAvailable where limits do not count, as with Trigger.Once."""
+        """The limit of a batch, which Spark replaces with ReadAllAvailable if limits do not apply (Trigger.Once)."""
         if self._rows_max:
             return ReadMaxRows(self._rows_max)
         if self._bytes_max:
@@ -138,7 +138,7 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return as_json(self._with_new(reached, families))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the queues ended when the batch was planned."""
+        """The end of each queue at the time the batch was planned."""
         if self._latest is None:
             self._look()  # a batch that was planned before a restart
         return as_json(self._latest or {})
@@ -149,7 +149,7 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return families
 
     def _renamed(self, offsets: Offsets) -> Offsets:
-        """With the addresses that the servers have now: a journal is the same one, whatever it was reached by."""
+        """Offsets with the servers' present addresses: a journal is the same under any address."""
         addresses = set(self._fleet.servers.addresses())
         journals = {(remote.queue, family.journal_id): remote for remote, family in self._families.items()}
         found: Offsets = {}
@@ -167,13 +167,13 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._renamed(offsets)
 
     def _waits(self, ahead: int) -> bool:
-        """Whether there is too little for a batch yet. The first one of a run is not delayed."""
+        """True if there are too few items for a batch yet. The first batch of a run is not delayed."""
         if self._end is not None or self._batch_at_s is None or ahead >= self._rows_min:
             return False
         return (time.monotonic() - self._batch_at_s) * 1000 < self._delay_max_ms
 
     def _within_bytes(self, reached: Offsets, wanted: Mapping[RemoteQueue, int]) -> dict[RemoteQueue, int]:
-        """How many of these items to read of each queue: what one leaves of its share is for the next ones."""
+        """Number of these items to read of each queue within the limit of bytes; unused shares go to later queues."""
         found: dict[RemoteQueue, int] = {}
         left_bytes, left = self._bytes_max, sum(wanted.values())
         for remote, items in sorted(wanted.items(), key=lambda one: one[1]):
@@ -183,7 +183,7 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 end_id, size_bytes = self._fleet.end_of_bytes(remote, at, max(left_bytes * items // left, 1))
             except Gone:
-                end_id, size_bytes = at.next_id + items, 0  # whoever reads these is told
+                end_id, size_bytes = at.next_id + items, 0  # the read reports the loss
             except Failure as failure:
                 self._fleet.note(remote.server, failure)
                 end_id, size_bytes = at.next_id, 0
@@ -192,7 +192,7 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _with_new(self, known: Offsets, families: Mapping[RemoteQueue, Family]) -> Offsets:
-        """Add queues that are new: they begin where their reader does, or where the options say."""
+        """Add new queues, which begin at their reader's position or where the options say."""
         found = dict(known)
         new = {remote: family for remote, family in families.items() if remote not in known}
         if new:
@@ -202,13 +202,13 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     at = start.position(self._fleet, remote, family)
                     self._fleet.ensure_reader(remote, family, at)
                 except Failure as failure:
-                    self._fleet.note(remote.server, failure)  # it is new the next time, too
+                    self._fleet.note(remote.server, failure)  # it is still new at the next look
                 else:
                     found[remote] = at
         return found
 
     def _checked(self, remote: RemoteQueue, at: Position, families: Mapping[RemoteQueue, Family]) -> Position | None:
-        """The offset, moved if items are gone or the journal was replaced, None if its queue is. Raises ItemsLost."""
+        """The offset, moved if items are gone or the journal was replaced; None if the queue is. Raises ItemsLost."""
         family = families.get(remote)
         if family is None:
             if remote.server not in self._fleet.answered or not self._fleet.subscribes(remote):
@@ -224,7 +224,7 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return at
 
     def _is_gone(self, remote: RemoteQueue, at: Position) -> bool:
-        """Whether a queue has been deleted. Raises ItemsLost unless all of it had been read at the last look."""
+        """True if a queue has been deleted. Raises ItemsLost unless all of it had been read at the last look."""
         if not self._fleet.is_gone(remote):
             return False
         ended = (self._latest or {}).get(remote)
@@ -235,7 +235,7 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def _ahead(self, remote: RemoteQueue, at: Position, families: Mapping[RemoteQueue, Family]) -> int:
-        """How many ids there are to read."""
+        """Number of ids left to read."""
         family = families.get(remote)
         if family is None:
             return 0
@@ -246,7 +246,7 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(end_id - at.next_id, 0)
 
     def _end_elsewhere(self, remote: RemoteQueue, at: Position) -> Position:
-        """Where a queue ended whose server had another address then."""
+        """The end of a queue whose server had another address when the run began."""
         ends = [one for other, one in (self._end or {}).items() if other.queue == remote.queue]
         return next((one for one in ends if one.journal_id == at.journal_id), at)
 
@@ -275,15 +275,15 @@ def _ends(families: Mapping[RemoteQueue, Family]) -> Offsets:
 
 
 class Rotation:
-    """Shares batches out among queues, so that each has its turn where there are more of them than items in a batch."""
+    """Divides batches among queues; if there are more queues than items in a batch, they take turns."""
 
     def __init__(self) -> None:
-        self._latest: RemoteQueue | None = None  # the last one that got an item more than its share
+        self._latest: RemoteQueue | None = None  # the last queue that got one item more than its share
 
     def shares(self, ahead: Mapping[RemoteQueue, int], rows_max: int) -> dict[RemoteQueue, int]:
-        """How many items to read of each queue, in proportion to what there is, one at least where that is possible.
+        """Number of items to read of each queue, in proportion to its backlog, at least one if possible.
 
-        `rows_max` are read in all, if there are as many; 0 = all.
+        `rows_max`: total number, if there are as many; 0 = all.
         """
         total = sum(ahead.values())
         if not rows_max or total <= rows_max:
@@ -293,7 +293,7 @@ class Rotation:
         found = {remote: max(items * rows_max // total, min(least, items)) for remote, items in ahead.items()}
         left = rows_max - sum(found.values())
         for remote in sorted(busy, key=lambda one: -found[one]):
-            if left < 0:  # what others have by their least comes from those that have the most
+            if left < 0:  # minimum shares are taken from the largest shares
                 given = min(-left, found[remote] - least)
                 found[remote] -= given
                 left += given
@@ -307,12 +307,12 @@ class Rotation:
 
 
 def shares(ahead: Mapping[RemoteQueue, int], rows_max: int) -> dict[RemoteQueue, int]:
-    """How many items to read of each queue in a batch of its own."""
+    """Number of items to read of each queue in a single batch."""
     return Rotation().shares(ahead, rows_max)
 
 
 def ranges_of(start: Offsets, end: Offsets) -> list[RangeOfIds]:
-    """The ranges between two offsets, of queues in both."""
+    """The ranges between two offsets, for queues in both."""
     return [
         RangeOfIds(remote.server, remote.queue, at.journal_id, start[remote].next_id, at.next_id)
         for remote, at in end.items()
@@ -330,7 +330,7 @@ def divided(ranges: list[RangeOfIds], least: int) -> Iterable[RangeOfIds]:
 
 
 def as_json(offsets: Offsets) -> dict[str, Any]:
-    """In a fixed order: Spark compares the text."""
+    """Offsets in a fixed order, because Spark compares the text."""
     found: dict[str, Any] = {}
     for remote, at in sorted(offsets.items()):
         found.setdefault(remote.server, {})[remote.queue] = f"{at.journal_id}:{at.next_id}"

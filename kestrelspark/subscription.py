@@ -1,4 +1,4 @@
-"""Which queues to read: the options subscribe, subscribePattern and assign."""
+"""Choice of the queues to read: the options subscribe, subscribePattern and assign."""
 
 import json
 import re

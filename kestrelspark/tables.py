@@ -1,4 +1,4 @@
-"""DataFrames over chosen files, with a task for each pack, for what paths given to the source cannot express."""
+"""DataFrames made with a task for each pack of files, for reads that the source's paths cannot express."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ Pack = TypeVar("Pack")
 
 
 def table(spark: Any, packs: Sequence[Pack], rows: Callable[[Pack], Iterator[Any]], schema: StructType | str) -> Any:
-    """The DataFrame of what `rows` makes of each pack in a task: Arrow batches. Rows of a pack keep their order."""
+    """A DataFrame of the Arrow batches that `rows` makes of each pack in a task. Rows of a pack keep their order."""
     kept = list(packs)
 
     def made(numbers: Iterable[Any]) -> Iterator[Any]:
@@ -25,7 +25,7 @@ def table(spark: Any, packs: Sequence[Pack], rows: Callable[[Pack], Iterator[Any
 
 
 def columns_schema(columns: Iterable[str]) -> StructType:
-    """Of the source's columns of these names."""
+    """A schema of the source's columns with these names."""
     return StructType([field_of(name) for name in columns])
 
 

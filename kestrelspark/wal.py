@@ -1,8 +1,8 @@
-"""A write-ahead log of items taken from servers that cannot be read by ids. Spark's tasks read its files.
+"""A write-ahead log of items taken from servers that cannot be read by id; Spark's tasks read its files.
 
-There is a folder for each server and queue. A file is named by the first number in it and holds PUT records of the
-journal (docs/journal.md), with the item's number as id, and a DONE for each confirmed item. A PUT's `only_reader` is
-REPEATED if the same item is probably in the log already. Torn records were never confirmed: the server still has them.
+Each server and queue has a folder. A file is named by the first number in it and holds PUT records of the journal
+(docs/journal.md) with the item's number as id, and a DONE for each confirmed item. A PUT's `only_reader` is REPEATED if
+the log probably has the same item already. Torn records were never confirmed: the server still has their items.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ LOCK_PAUSE_S: Final = 0.1
 
 @dataclass(slots=True, frozen=True)
 class Taken:
-    """An item as the server gave it."""
+    """An item as delivered by the server."""
 
     data: bytes
     flags: int
@@ -41,7 +41,7 @@ class Taken:
 
 @dataclass(slots=True)
 class Log:
-    """What has been taken from one queue of one server. Written by one process, which holds the lock of its folder."""
+    """The items taken from one queue of one server. Written by one process, which holds the lock of the root folder."""
 
     remote: RemoteQueue
     folder: Path
@@ -52,7 +52,7 @@ class Log:
 
     @classmethod
     def recovered(cls, root: Path, remote: RemoteQueue) -> "Log":
-        """As it stands on disk."""
+        """The log as found on disk."""
         log = cls(remote, folder_of(root, remote))
         log.folder.mkdir(parents=True, exist_ok=True)
         for folder in (root, log.folder.parent):
@@ -77,11 +77,11 @@ class Log:
                 self.next_id = number + 1
 
     def go_on_from(self, next_id: int) -> None:
-        """Numbers before this are used, though their files may be gone."""
+        """Continue from this number: earlier ones are used, even if their files are gone."""
         self.next_id = max(self.next_id, next_id)
 
     def append(self, items: list[Taken], at_ms: int) -> range:
-        """Write and sync items; returns their numbers. `at_ms` is when they were taken."""
+        """Write and sync items; return their numbers. `at_ms` is the time at which they were taken."""
         numbers = range(self.next_id, self.next_id + len(items))
         if not items:
             return numbers
@@ -109,7 +109,7 @@ class Log:
         return self.folder / f"{self.next_id:020d}{SUFFIX}"
 
     def record_confirmed(self, numbers: list[int], at_ms: int) -> None:
-        """Record that these are confirmed: the server does not deliver them again."""
+        """Record that these items are confirmed: the server does not deliver them again."""
         if not numbers:
             return
         assert self._file is not None
@@ -117,24 +117,24 @@ class Log:
         _write(self._file, b"".join(map(done_record, dones)))
 
     def doubt(self, item: Taken) -> None:
-        """The server may deliver this item again."""
+        """Note that the server may deliver this item again."""
         self.doubtful[_digest(item.data)] += 1
 
     def end_file(self) -> None:
-        """Begin a new file with the next item."""
+        """Close the file: the next item begins a new one."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def remove_before(self, next_id: int) -> None:
-        """The files that hold nothing from `next_id` on."""
+        """Delete the files that hold nothing from `next_id` on."""
         for _, end, path in wal_files(self.folder, self.next_id):
             if end <= next_id:
                 path.unlink(missing_ok=True)
 
 
 def wal_files(folder: Path, next_id: int) -> list[tuple[int, int, Path]]:
-    """The first number that can be in each file, the first that is not, and the file, in order."""
+    """The files in order, each with the first number that it may hold and the first of the next file."""
     firsts = sorted(int(name.removesuffix(SUFFIX)) for name in os.listdir(folder) if name.endswith(SUFFIX))
     ends = [*firsts[1:], next_id]
     return [(first, end, folder / f"{first:020d}{SUFFIX}") for first, end in zip(firsts, ends, strict=False)]

@@ -1,7 +1,7 @@
-"""The streaming source for servers without the reader API, such as Kestrel: items are taken into a write-ahead log.
+"""The streaming source for servers without the reader API, such as Kestrel: takes items into a write-ahead log.
 
-One process opens items, logs them with an fsync and only then confirms them, so that none is lost. What was logged but
-not confirmed is delivered again: at least once. An offset is, for each server and queue, "0:NUMBER" in its log.
+One process opens items, logs them with an fsync and only then confirms them, so that none is lost. Items logged but not
+confirmed are delivered again: at least once. An offset holds, for each server and queue, "0:NUMBER" in its log.
 """
 
 import time
@@ -27,8 +27,8 @@ from kestrelspark.streaming import RangePartition, Rotation, as_json, divided, f
 from kestrelspark.wal import Log, Taken, lock, log_batches
 
 OPTIONS: Final = (*SERVER_OPTIONS, "walpath", "subscribe", "maxoffsetspertrigger", "minpartitions", "failondataloss")
-ITEMS_MAX: Final = 10_000  # the default batch size: one process takes them all
-CONNECTIONS: Final = 16  # to a server: each can hold one open read, and so many items share an fsync
+ITEMS_MAX: Final = 10_000  # default batch size, limited because one process takes all items
+CONNECTIONS: Final = 16  # connections to a server: each holds one open read, and their items share an fsync
 NUMBERED: Final = 0  # in place of a journal's id
 
 
@@ -61,7 +61,7 @@ class Taker:
         self._login = self.servers.login()
 
     def logs(self) -> Mapping[RemoteQueue, Log]:
-        """Of all that the servers option names, as they were found and have grown since."""
+        """Logs of all servers and queues in the options, recovered when first needed."""
         if self._lock is None:
             self._lock = lock(self.root, self.servers.timeout_ms)
         for server in self.servers.addresses():
@@ -72,7 +72,7 @@ class Taker:
         return self._logs
 
     def waiting(self) -> dict[RemoteQueue, int]:
-        """How many items there are to take. An unreachable server is reported once."""
+        """Number of items to take from each queue. An unreachable server is reported once."""
         found = {}
         for server in self.servers.addresses():
             client = self._connect(server)
@@ -122,7 +122,7 @@ class Taker:
         return None
 
     def _logged(self, log: Log, hands: list[Hand], answers: list[Taken | Failure | None]) -> list[Hand]:
-        """Log the items received and the confirmations sent; returns the connections with an open read."""
+        """Log the items received and the confirmations sent; return the connections with an open read."""
         confirmed: list[int] = []
         for hand, answer in zip(hands, answers, strict=True):
             if isinstance(answer, Failure):
@@ -152,7 +152,7 @@ class Taker:
 
 
 class WalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """All but `read` runs in one process that lives as long as the query."""
+    """The stream's reader. All but `read` runs in one process that lives as long as the query."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
         check_names(options, OPTIONS, "the kestrel stream with walPath")
@@ -172,7 +172,7 @@ class WalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows_max = number(options, "maxoffsetspertrigger", ITEMS_MAX, least=1)
         self._partitions_min = number(options, "minpartitions", 0)
         self._rotation = Rotation()
-        self._left: dict[RemoteQueue, int] | None = None  # what a run of Trigger.AvailableNow has yet to take
+        self._left: dict[RemoteQueue, int] | None = None  # items that a run of Trigger.AvailableNow has yet to take
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._rows_max)
@@ -189,7 +189,7 @@ class WalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for remote, at in begun.items():
             if remote in logs:
                 logs[remote].go_on_from(at.next_id)
-        # First what a killed run has taken.
+        # A batch of items that a killed run has taken comes first.
         if all(log.next_id == begun[remote].next_id for remote, log in logs.items() if remote in begun):
             self._take(begun, limit.max_rows if isinstance(limit, ReadMaxRows) else self._rows_max)
         reached: Offsets = dict(begun)

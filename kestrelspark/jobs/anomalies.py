@@ -1,4 +1,4 @@
-"""Where a queue stalled, and where puts came in a burst, from the intervals of the report."""
+"""Anomalies of a queue in the report: stalls, and bursts of puts, found from its intervals."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,18 +9,18 @@ from kestrelspark.jobs.plots import Mark, count, day_and_time, rate, span
 
 STALL_MIN_MS: Final = 10_000
 STALL_BUCKETS_MIN: Final = 3
-STALL_GAPS: Final = 10  # times as long as the usual gap between two gets while items wait
-BURST_TIMES: Final = 4  # the puts that three quarters of the intervals with puts do not exceed
+STALL_GAPS: Final = 10  # factor over the usual gap between two gets while items wait
+BURST_TIMES: Final = 4  # factor over the puts that three quarters of the intervals with puts do not exceed
 BURST_PUTS_MIN: Final = 20
-BURST_AROUND: Final = (12, 24)  # intervals on each side that show what is usual, for bursts of some length or other
-BURST_BUCKETS_MIN: Final = 4  # fewer with puts do not
+BURST_AROUND: Final = (12, 24)  # intervals on each side that define the usual rate, for short and long bursts
+BURST_BUCKETS_MIN: Final = 4  # intervals with puts needed for a usual rate
 TAKEN: Final = ("got", "moved", "retried")
 Bucket = tuple[int, dict[str, Any] | None, float]  # begins at, its row, the backlog at its end
 
 
 @dataclass(slots=True, frozen=True)
 class Held:
-    """So many items may be held back until they are due: in this time they wait and cannot be taken."""
+    """Up to `items` items may be held until due in this period: they wait and cannot be taken."""
 
     from_ms: int
     until_ms: int
@@ -30,13 +30,13 @@ class Held:
 def anomalies(
     buckets: Sequence[Bucket], bucket_ms: int, held: Sequence[Held] = (), *, is_interval: bool = False
 ) -> list[Mark]:
-    """By time. With `is_interval` when an item left is known only to be after one put and before the next."""
+    """Stalls and bursts in order of time. `is_interval`: the time at which an item left lies between two puts."""
     found = [*_stalls(buckets, bucket_ms, held, is_interval), *_bursts(buckets, bucket_ms)]
     return sorted(found, key=lambda one: one.from_ms)
 
 
 def _stalls(buckets: Sequence[Bucket], bucket_ms: int, held: Sequence[Held], is_interval: bool) -> Iterator[Mark]:
-    """Many intervals one after the other without a get while items waited, for longer than is usual in this queue."""
+    """Runs of intervals without a get while items waited, longer than usual for this queue."""
     runs = list(_runs(buckets, is_interval))
     busy = sum(1 for _, row, _ in buckets if _has_taken(row))
     for number, run in enumerate(runs):
@@ -59,7 +59,7 @@ def _stalls(buckets: Sequence[Bucket], bucket_ms: int, held: Sequence[Held], is_
 
 
 def _runs(buckets: Sequence[Bucket], is_interval: bool) -> Iterator[range]:
-    """The intervals, one after the other, in which items waited throughout and none was taken."""
+    """Runs of intervals in which items waited throughout and none was taken."""
     begin: int | None = None
     first = buckets[0] if buckets else (0, None, 0.0)
     before = first[2] - (first[1]["change"] if first[1] else 0)
@@ -69,7 +69,7 @@ def _runs(buckets: Sequence[Bucket], is_interval: bool) -> Iterator[range]:
                 yield range(begin, at)
             begin = None
         elif begin is None and (not is_interval or (row is not None and row["puts"])):
-            # Those that waited at its end only came within it, and so did a put that tells what had been taken before.
+            # Items waiting at this interval's end came within it, as did the put that dates earlier gets.
             begin = at + 1 if is_interval or before <= 0 else at
         before = backlog
     if begin is not None and begin < len(buckets):
@@ -102,6 +102,6 @@ def _bursts(buckets: Sequence[Bucket], bucket_ms: int) -> Iterator[Mark]:
 
 
 def _usual(puts: Sequence[int]) -> float:
-    """What three quarters of the intervals with puts do not exceed; infinity if there are too few."""
+    """The number that three quarters of the intervals with puts do not exceed; infinity if there are too few."""
     found = sorted(filter(None, puts))
     return found[math.ceil(len(found) * 0.75) - 1] if len(found) >= BURST_BUCKETS_MIN else math.inf

@@ -1,4 +1,4 @@
-"""compare: two periods, or two reports, side by side."""
+"""The job compare: figures of two periods, or of two reports, side by side."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -19,9 +19,9 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class Compared:
-    """A row for each server, queue and reader: of each figure `…_before`, `…_after` and `…_change`, their difference.
+    """A row for each server, queue and reader, with `…_before`, `…_after` and their difference `…_change` per figure.
 
-    Counts of a missing queue are 0, and its waits None. `before` and `after` are the two arguments.
+    Counts of a missing queue are 0, its waits None. `before` and `after` are the two arguments.
     """
 
     before: str
@@ -30,9 +30,9 @@ class Compared:
 
 
 def compare(spark: Any, paths: Sequence[str], choice: Choice, before: str, after: str) -> Compared | None:
-    """Each side is SINCE..UNTIL, a period of the journals under paths, or the folder of a report.
+    """Compare two sides: each is SINCE..UNTIL, a period of the journals under paths, or the folder of a report.
 
-    None if there are no events in either. Raises BadOption, and FileNotFoundError for what is not there.
+    None if there are no events in either. Raises BadOption, and FileNotFoundError for a missing path or table.
     """
     at_ms = now_ms()  # where one period ends the other may begin
     choices = [_chosen(paths, choice, given, name, at_ms) for given, name in ((before, "before"), (after, "after"))]
@@ -41,7 +41,7 @@ def compare(spark: Any, paths: Sequence[str], choice: Choice, before: str, after
 
 
 def _chosen(paths: Sequence[str], choice: Choice, given: str, name: str, at_ms: int) -> Choice | None:
-    """A period, with times in milliseconds since 1970; None for the folder of a report."""
+    """A period, with times in ms since 1970; None for the folder of a report."""
     if os.path.isdir(given):
         if not os.path.isdir(f"{given}/queues"):
             raise FileNotFoundError(f"{given}/queues: no such table; create it with report --to {given}")
@@ -67,7 +67,7 @@ def _side(spark: Any, paths: Sequence[str], choice: Choice | None, given: str) -
 
 
 def side_by_side(before: Iterable[Row], after: Iterable[Row]) -> list[Row]:
-    """The busiest queues first."""
+    """Rows of both sides, the busiest queues first."""
     sides = [{tuple(row[name] for name in GROUP): row for row in side} for side in (before, after)]
     compared = [
         _compared(dict(zip(GROUP, key, strict=True)), *(side.get(key, {}) for side in sides))
@@ -96,7 +96,7 @@ def change_in_words(row: Row, name: str) -> str:
 
 
 def write_table(spark: Any, found: Compared, target: str) -> None:
-    """As Parquet."""
+    """Write the rows as Parquet."""
     kinds = [f"{name} string" for name in GROUP]
     kinds += [f"{name}_{side} long" for name in FIGURES for side in ("before", "after", "change")]
     columns = [kind.partition(" ")[0] for kind in kinds]

@@ -1,4 +1,4 @@
-"""The comparison as a self-contained HTML page, in the style of the report."""
+"""The comparison as a self-contained HTML page in the style of the report."""
 
 import html
 from typing import Final

@@ -1,4 +1,4 @@
-"""convert: journals to Parquet, a row for each event."""
+"""The job convert: journals to Parquet, a row for each event."""
 
 import os
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from kestrelspark.tables import events
 
 @dataclass(slots=True, frozen=True)
 class Choice:
-    """What to read, as values of the source's options: "" = not given."""
+    """Selection of the rows to read, as values of the source's options: "" = not given."""
 
     queues: Sequence[str] = ()
     since: str = ""
@@ -41,7 +41,7 @@ def read(spark: Any, paths: Sequence[str], choice: Choice, *, with_values: bool 
 def convert(
     spark: Any, paths: Sequence[str], target: str, choice: Choice, *, with_values: bool, overwrite: bool
 ) -> int:
-    """Write the rows as Parquet (zstd) to `target`; returns how many. Raises FileExistsError."""
+    """Write the rows as Parquet (zstd) to `target`; return their number. Raises FileExistsError."""
     if not overwrite and os.path.exists(target):
         raise FileExistsError(f"{target} already exists")
     frame = read(spark, paths, choice, with_values=with_values)
@@ -52,7 +52,7 @@ def convert(
 
 @dataclass(slots=True, frozen=True)
 class Added:
-    """`left_out` is the number of Kestrel's own files: they are rewritten, so what is new in them is not known."""
+    """Result of an incremental run. `left_out`: number of Kestrel's own files, which are rewritten and not tracked."""
 
     rows: int
     left_out: int
@@ -61,7 +61,7 @@ class Added:
 def convert_new(
     spark: Any, paths: Sequence[str], target: str, state: str, choice: Choice, *, with_values: bool
 ) -> Added:
-    """Add what is new since the last run to `target`, as run=N.
+    """Add the rows that are new since the last run to `target`, as run=N.
 
     Raises FileNotFoundError for a missing path, Failure.
     """
@@ -78,13 +78,13 @@ def convert_new(
 
 
 def write_pending(spark: Any, runs: Runs, fresh: Sequence[JournalFile], selection: RowSelection) -> int:
-    """Write the rows of files to `runs.pending`; returns how many. Raises Failure if a file was removed."""
+    """Write the rows of files to `runs.pending`; return their number. Raises Failure if a file was removed."""
     if not fresh:
         return 0
     packs = packed(fresh, partition_bytes(input_bytes(fresh)))
     events(spark, packs, selection).write.mode("overwrite").option("compression", "zstd").parquet(runs.pending)
     for file in fresh:
         if not ENVIRONMENT.is_there(file):
-            # Whatever replaced it would count as read.
+            # A file that replaced it would count as read.
             raise Failure(ExitCode.TRY_AGAIN, f"{file.path}: removed by its server in the meantime; try again")
     return int(spark.read.parquet(runs.pending).count())

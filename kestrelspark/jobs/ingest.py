@@ -1,4 +1,4 @@
-"""ingest: append new items of queues to Parquet files or a Delta table, each item exactly once."""
+"""The job ingest: appends new items of queues to Parquet files or a Delta table, each item exactly once."""
 
 import os
 import threading
@@ -26,16 +26,16 @@ PARQUET, DELTA = "parquet", "delta"
 EVENT_TIMEOUT_S: Final = 60
 DELAY_S: Final = 1
 DELAY_S_MAX: Final = 60
-RESTARTS_MAX: Final = 10  # in a row, of runs that came to nothing
+RESTARTS_MAX: Final = 10  # consecutive runs without progress
 OF_SERVERS: Final = frozenset({ExitCode.UNREACHABLE, ExitCode.TRY_AGAIN})
 FINAL: Final = frozenset({ExitCode.USAGE, ExitCode.IO, ExitCode.CORRUPT})
 
-Tell = Callable[[int, Lags], object]  # how many items a batch has added, and how many are left of each queue
+Tell = Callable[[int, Lags], object]  # number of items that a batch has added, and the lag of each queue
 
 
 @dataclass(slots=True, frozen=True)
 class Queues:
-    """What to read: options of the stream, by name. `reader` "" = walPath is one of them, and there is no reader."""
+    """The queues to read, as options of the stream. `reader` "" = walPath is among them, and there is no reader."""
 
     servers: str
     reader: str
@@ -45,10 +45,10 @@ class Queues:
 def ingest(
     spark: Any, queues: Queues, target: str, interval_s: int = 0, file_format: str = PARQUET, tell: Tell | None = None
 ) -> int:
-    """Append the items put since the last run to `target`; returns how many. Raises the query's exception.
+    """Append the items put since the last run to `target`; return their number. Raises the query's exception.
 
-    `interval_s` 0 = once; else a batch this often, until the query is stopped. If it fails then, such as when Spark's
-    workers are killed, it is started again. A folder is for one reader. `tell` is told of each batch.
+    `interval_s` 0 = once; else a batch this often, until the query is stopped. A query that then fails, for example
+    because Spark's workers are killed, is started again. A folder is for one reader. `tell` is called for each batch.
     """
     options = {**queues.options, "servers": queues.servers}
     if queues.reader:
@@ -85,7 +85,7 @@ def ingest(
 
 
 def _run_again_and_again(begin: Callable[[], Any], written: "_Written") -> int:
-    """Until the query is stopped, or cannot succeed. Raises its exception."""
+    """Run until the query is stopped or cannot succeed. Raises its exception."""
     count, in_vain, delay_s = 0, 0, DELAY_S
     has_started = has_progressed = False
     while True:
@@ -112,7 +112,7 @@ def _run_again_and_again(begin: Callable[[], Any], written: "_Written") -> int:
 
 
 class _Written(LagListener):
-    """Counts the rows that queries have written. A query itself remembers its last batches only."""
+    """Counts the rows that queries have written. A query itself keeps only its last batches."""
 
     def __init__(self, tell: Tell | None) -> None:
         super().__init__(self._add)
@@ -122,13 +122,13 @@ class _Written(LagListener):
         self._changed = threading.Condition()
 
     def by(self, run_id: str) -> int:
-        """The rows of a query that has ended: wait for Spark's event, which comes a moment later."""
+        """Rows of a query that has ended. Waits for Spark's event, which comes a moment later."""
         with self._changed:
             self._changed.wait_for(lambda: run_id in self._terminated, EVENT_TIMEOUT_S)
             return self._rows[run_id]
 
     def has_progressed(self, run_id: str) -> bool:
-        """Whether this run has come to its first batch, or has waited for it a while."""
+        """True if this run has finished a batch, or has reported progress while waiting for one."""
         with self._changed:
             return run_id in self._rows
 

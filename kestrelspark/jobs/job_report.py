@@ -1,7 +1,7 @@
-"""report over the logs of jobs: how long jobs waited, how often they were tried, and what became of them.
+"""The job report for logs of jobs: waits, retries and outcomes of jobs by queue.
 
-The log does not say when a job was fetched. Its first delivery is between the first instant at which it was queued and
-the first that shows that a worker had it: its acknowledgement, or a NACK (docs/spark.md).
+The log does not record when a job was fetched. Its first delivery is between the first instant at which it was queued
+and the first that shows that a worker had it: its acknowledgement, or a NACK (docs/spark.md).
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from kestrelspark.options import instant_ms
 from kestrelspark.rows import Mode
 
 WAITS: Final = ("queued", "delivered_by", "acked")
-# What counts for a job that several logs have: the first of these that one of them says.
+# Outcome of a job in several logs: the first of these that any log has.
 OUTCOMES: Final = ("acked", "expired", "dead letter", "open", "deleted", "flushed", "let-go")
 
 
 @dataclass(slots=True)
 class JobReport:
-    """`queues` and `buckets` are DataFrames; see docs/spark.md for their columns."""
+    """`queues` and `buckets` are DataFrames; docs/spark.md lists their columns."""
 
     queues: Any
     buckets: Any
@@ -36,7 +36,7 @@ class JobReport:
 def job_report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0) -> JobReport | None:
     """Analyse all logs of jobs under paths; None if there are no such jobs. `bucket_s` 0 = chosen for a plot.
 
-    Jobs are chosen by when they were added. Raises FileNotFoundError for a missing path, OSError.
+    Jobs are selected by the time at which they were added. Raises FileNotFoundError for a missing path, OSError.
     """
     folders = sorted(set(job_folders(paths)))
     if not folders:
@@ -65,7 +65,7 @@ def job_report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int =
 
 
 def write_job_tables(found: JobReport, target: str) -> None:
-    """Write both tables as Parquet, with timestamps instead of milliseconds since 1970."""
+    """Write both tables as Parquet, with timestamps instead of ms since 1970."""
     buckets = found.buckets.selectExpr("* except (bucket_ms)", "timestamp_millis(bucket_ms) as bucket")
     for name, frame in (("job_queues", found.queues), ("job_buckets", buckets)):
         frame.coalesce(1).write.mode("overwrite").option("compression", "zstd").parquet(f"{target}/{name}")

@@ -1,4 +1,4 @@
-"""The events of Kestrel's own journals as rows like those of native journals: with item ids."""
+"""Events of Kestrel's own journals as rows with item ids, like those of kestreld's journals."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ HISTORY_SCHEMA: Final = (
     "not_after_ms long, size long"
 )
 MS_NS: Final = 1_000_000
-TICK_MS: Final = 10  # how far a file's times may be behind the clock
+TICK_MS: Final = 10  # lag of a file's times behind the clock
 ARROW: Final = pa.schema(
     [
         ("server", pa.string()),
@@ -40,7 +40,7 @@ ARROW: Final = pa.schema(
 
 @dataclass(slots=True, frozen=True)
 class _Begun:
-    """A file and the queue's state at its beginning; `written_at_ms` is when it was written last, -1 = not known."""
+    """A file and the queue's state at its beginning. `written_at_ms`: time of its last write, -1 = unknown."""
 
     file: JournalFile
     beginning: Beginning
@@ -49,10 +49,10 @@ class _Begun:
 
 
 def history(spark: Any, files: Sequence[JournalFile]) -> tuple[Any, list[str]]:
-    """The events of Kestrel files, a row for each item, and the 1.x queues whose removes cannot be matched to items.
+    """Events of Kestrel files, a row for each item, and the 1.x queues whose removes cannot be matched to items.
 
-    Those of each folder must have a journal id of their own: items are numbered from 0 in each. `at_ms` of a remove is
-    its earliest time, `not_after_ms` its latest. Both are null where nothing tells.
+    The files of each folder must have their own journal id, because items are numbered from 0 in each. `at_ms` of a
+    remove is its earliest time, `not_after_ms` its latest; null = unknown.
     """
     tasks = spark.sparkContext.parallelize(files, len(files))
     summaries: list[Summary] = tasks.map(_summary).collect()
@@ -79,10 +79,10 @@ def history(spark: Any, files: Sequence[JournalFile]) -> tuple[Any, list[str]]:
 
 
 def last_written_at_ms(times: FileTimes, last_add_at_ms: int) -> int:
-    """When a file was written last, if its times tell, else -1: those of a copy are of the copying, or were set.
+    """Time of a file's last write, ms; -1 if its times do not tell: a copy's may be of the copying, or were set.
 
-    A file that is older than the last item that was added to it was not copied since: Kestrel itself wrote there.
-    A time that was set, as by `cp -p` or `rsync -t`, leaves the change later than the last write; so does a rename.
+    A file created before the last item was added to it has not been copied since: Kestrel itself wrote it. A time that
+    was set, as by `cp -p` or `rsync -t`, leaves a change time later than the last write, and so does a rename.
     """
     born_ns = times.born_ns
     was_written_here = born_ns is not None and born_ns // MS_NS <= last_add_at_ms <= times.written_ns // MS_NS + TICK_MS
@@ -90,7 +90,7 @@ def last_written_at_ms(times: FileTimes, last_add_at_ms: int) -> int:
 
 
 def _queues(files: Sequence[JournalFile]) -> list[list[int]]:
-    """The indexes in `files` of each queue's files, in order."""
+    """Indexes in `files` of each queue's files, in order."""
     groups: dict[tuple[str, str, str], list[int]] = {}
     for at, file in enumerate(files):
         groups.setdefault((os.path.dirname(file.path), file.queue, file.reader), []).append(at)
@@ -155,7 +155,7 @@ def _batch(file: JournalFile, events: list[str], ids: Any, at_ms: Any, not_after
         pa.repeat(file.reader, count),
         pa.array(events),
         pa.array(ids, pa.int64()),
-        pa.array(at_ms, pa.int64(), mask=at_ms <= 0),  # null where it is not known: an ADD has no time
+        pa.array(at_ms, pa.int64(), mask=at_ms <= 0),  # null if unknown: an ADD has no time
         pa.array(not_after_ms, pa.int64(), mask=not_after_ms <= 0),
         pa.nulls(count, pa.int64()) if sizes is None else pa.array(sizes, pa.int64()),
     ]

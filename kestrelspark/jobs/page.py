@@ -27,7 +27,7 @@ MARKS_OF_A_QUEUE: Final = 5
 UNKNOWN: Final = "unknown"
 UNKNOWN_MAX: Final = 5  # queues that are named
 SERVERS_MAX: Final = 3  # named below a queue in the table
-AT_MOST: Final = "≤ "  # before what is only an upper bound
+AT_MOST: Final = "≤ "  # before an upper bound
 AT_LEAST: Final = "≥ "
 UNNAMED: Final = "(no name)"  # a server whose journals are in no folder server=NAME
 OTHER_ENDS: Final = ("expired", "discarded", "moved", "flushed", "retried")
@@ -49,7 +49,7 @@ def page(report: Report) -> str:
 
 
 def page_of(report: Report, queues: Sequence[Row], own: Iterable[Row], points: Iterable[Row]) -> str:
-    """`queues` in the order of the page; `own` are those of single servers; `points` by time, of the first queues."""
+    """The page. `queues`: in page order; `own`: rows of single servers; `points`: by time, for the first queues."""
     own_of, points_of = _by_queue(own), _by_queue(points)
     servers = sorted({name for row in queues for name in row["servers"]})
     drawn = queues[:QUEUES_MAX]
@@ -66,7 +66,7 @@ def page_of(report: Report, queues: Sequence[Row], own: Iterable[Row], points: I
 
 
 def by_wait(queues: Iterable[Row]) -> list[Row]:
-    """First those where items wait and none leaves, then by the 99th percentile of the waits, then by traffic."""
+    """Sort: queues with waiting items that none leaves, then by the 99th percentile of the waits, then by traffic."""
 
     def order(row: Row) -> tuple[bool, float, float, str]:
         is_stuck = row["backlog_items"] > 0 and not row["got"]
@@ -92,7 +92,7 @@ def _key(row: Row) -> tuple[str, str]:
 
 
 def _totals(queues: Sequence[Row], report: Report) -> str:
-    """Items put on a queue with children are counted once; each child gets them."""
+    """Totals in words. Items put on a queue with children are counted once, although each child gets them."""
     seconds = _seconds(report)
     put_items = sum(row["puts"] for row in queues if not row["reader"])
     got_items, backlog_items = (sum(row[name] for row in queues) for name in ("got", "backlog_items"))
@@ -120,7 +120,7 @@ def _linked(row: Row, at: int) -> str:
 
 
 def _oldest(row: Row) -> str:
-    """For how long the oldest item has waited. Without its put: of those with one, which came later."""
+    """Wait of the oldest item. If puts are missing, of the oldest item that has one, marked as a lower bound."""
     if not row["backlog_items"]:
         return ""
     if row["oldest_age_ms"] is not None:
@@ -133,7 +133,7 @@ def _seconds(report: Report) -> float:
 
 
 def name_of(row: Row) -> str:
-    """Of a queue, with its server where the row is of one only."""
+    """Name of a queue, with its server if the row is of one server."""
     name = f"{row['queue']}+{row['reader']}" if row["reader"] else str(row["queue"])
     return f"{row['server']}: {name}" if row.get("server") else name
 
@@ -148,7 +148,7 @@ def _head(report: Report, servers: Sequence[str]) -> str:
 
 
 def _table(queues: Sequence[Row], report: Report) -> str:
-    """Of all queues, linked to their plots. Each has its servers below its name, where there are several in all."""
+    """The table of all queues, linked to their plots; if there are several servers, each row names its own."""
     is_one = len({name for row in queues for name in row["servers"]}) <= 1
     lines = []
     for at, row in enumerate(queues):
@@ -158,7 +158,7 @@ def _table(queues: Sequence[Row], report: Report) -> str:
 
 
 def _by_server(own: Sequence[Row], report: Report) -> str:
-    """The rows of a queue's servers, "" where there is one only."""
+    """The rows of a queue's servers, "" if there is only one."""
     if len(own) < 2:
         return ""
     own = sorted(own, key=lambda row: str(row["server"]))
@@ -175,13 +175,13 @@ def _named(servers: Sequence[str]) -> str:
 
 
 def _without_empty(heads: Sequence[str], lines: Sequence[list[str]]) -> str:
-    """What happened in no queue takes no room."""
+    """A table without columns that are empty in all rows, if they may be left out."""
     shown = [at for at in range(len(heads)) if heads[at] not in CAN_BE_LEFT_OUT or any(cells[at] for cells in lines)]
     return table_of([heads[at] for at in shown], [[cells[at] for at in shown] for cells in lines])
 
 
 def _cells(row: Row, report: Report) -> list[str]:
-    """Those behind the name, as in HEADS."""
+    """The cells after the name, as in HEADS."""
     seconds = _seconds(report)
     busiest = ""
     if row["busiest_minute_puts"]:
@@ -212,7 +212,7 @@ def _small(*words: str) -> str:
 
 
 def _is_interval(row: Row) -> bool:
-    """Whether waits are known only to lie between two times, as of Kestrel's own files."""
+    """True if waits are only known to lie between two times, as in Kestrel's own files."""
     return any(row[f"wait_{name}_ms"] != row[f"longest_wait_{name}_ms"] for name in percentile_names())
 
 
@@ -234,7 +234,7 @@ def _anomalies(queue: Row, buckets: Sequence[Bucket], report: Report) -> list[Ma
 
 
 def _listed(queues: Sequence[Row], found: Sequence[Sequence[Mark]]) -> str:
-    """Stalls and bursts in words, some of each queue. What is put on a queue counts once, not again for each child."""
+    """Stalls and bursts in words, some for each queue. Bursts of a parent are not repeated for its children."""
     lines: list[str] = []
     more = 0
     for at, (row, own) in enumerate(zip(queues, found, strict=True)):
@@ -271,7 +271,7 @@ def _section(queue: Row, filled: Sequence[Bucket], found: Sequence[Mark], report
 
 
 def _rates(names: dict[str, str], filled: Sequence[Bucket], report: Report) -> dict[str, Points]:
-    """The counts of these names, and what they are called, in the unit of time that fits the largest."""
+    """Series of the counts with these names, with their labels, in the unit of time that suits the largest."""
     most = max((row[name] for _, row, _ in filled if row for name in names), default=0)
     unit, unit_s = rate_unit(most / report.bucket_s)
     scale = unit_s / report.bucket_s
@@ -282,7 +282,7 @@ def _rates(names: dict[str, str], filled: Sequence[Bucket], report: Report) -> d
 
 
 def _filled(points: Sequence[Row], report: Report, last_backlog: int) -> Iterator[Bucket]:
-    """Every whole bucket with its row, None if it has no events, and the backlog at its end.
+    """Every whole bucket with its row, None = no events, and the backlog at its end.
 
     `last_backlog` is the one at the end of the report.
     """

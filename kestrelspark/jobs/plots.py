@@ -1,4 +1,4 @@
-"""Plots over time as SVG, and the words and style that the pages share. No scripts, no network."""
+"""Plots over time as SVG, and formats and styles that the pages share. No scripts, no network."""
 
 import datetime
 import html
@@ -27,7 +27,7 @@ Points = list[tuple[int, float | None]]
 
 @dataclass(slots=True, frozen=True)
 class Mark:
-    """What happened in a part of a plot: its `kind` is a word on it, `words` are for a list and say when it was."""
+    """An event in a part of a plot: `kind` is the label on the plot, `words` the text in a list, with the time."""
 
     kind: str
     from_ms: int
@@ -68,7 +68,7 @@ def head(title: str, heading: str, words: str, notes: list[str]) -> str:
 
 
 def table_of(head_cells: list[str], lines: list[list[str]]) -> str:
-    """Cells are HTML."""
+    """A table whose cells are HTML."""
     heads = "".join(f"<th>{cell}</th>" for cell in head_cells)
     body = "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>" for cells in lines)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>\n{body}\n</tbody></table>"
@@ -84,7 +84,7 @@ def span(span_ms: float | None) -> str:
 
 
 def count(items: float) -> str:
-    """All digits up to ten million."""
+    """A number, with all digits up to ten million."""
     for unit_items, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if items >= max(unit_items, EXACT_BELOW):
             return f"{items / unit_items:.3g} {unit}"
@@ -97,7 +97,7 @@ def rate(per_s: float) -> str:
 
 
 def rate_unit(per_s: float) -> tuple[str, int]:
-    """The unit of time, and its seconds, in which there is at least one, or a day."""
+    """The unit of time, and its seconds, in which there is at least one, else a day."""
     units = {"s": 1, "min": 60, "h": 3600}
     return next(((unit, unit_s) for unit, unit_s in units.items() if per_s * unit_s >= 1 or not per_s), ("d", DAY_S))
 
@@ -118,14 +118,14 @@ def _instant(at_ms: int) -> datetime.datetime:
 
 
 def whole_buckets(first_ms: int, last_ms: int, bucket_s: int) -> range:
-    """Where the buckets begin that lie within the period: in others less has happened than in a whole one."""
+    """Start times of the buckets that lie entirely within the period: partial ones would look low."""
     step_ms = bucket_s * 1000
     return range(-(-first_ms // step_ms) * step_ms, (last_ms + 1) // step_ms * step_ms, step_ms)
 
 
 @dataclass(slots=True, frozen=True)
 class Scale:
-    """The upright axis: how high a value is, from 0 to 1, and what is written where."""
+    """The vertical axis: the height of a value, from 0 to 1, and the labels."""
 
     height: Callable[[float], float]
     labels: list[tuple[float, str]]
@@ -136,7 +136,7 @@ def _linear(top: float) -> Scale:
 
 
 def _of_waits(least_ms: float, most_ms: float) -> Scale:
-    """Logarithmic, between spans of time that people use. A wait of less than a millisecond counts as one."""
+    """A logarithmic scale between common durations. A wait of less than a millisecond counts as one."""
     below = [at for at, mark_ms in enumerate(WAIT_MARKS_MS) if mark_ms <= max(least_ms, 1)]
     above = [at for at, mark_ms in enumerate(WAIT_MARKS_MS) if mark_ms >= most_ms] or [len(WAIT_MARKS_MS) - 1]
     first = below[-1]
@@ -149,7 +149,7 @@ def _of_waits(least_ms: float, most_ms: float) -> Scale:
 
 
 def plot(title: str, lines: dict[str, Points], *, are_waits: bool = False, marks: Sequence[Mark] = ()) -> str:
-    """A line for each name, over `marks`. A plot without a value says so. `are_waits`: in ms, on a logarithmic axis."""
+    """A line for each name, over `marks`, or a note if there are no values. `are_waits`: in ms, logarithmic."""
     caption = " · ".join(
         f'<span class="key" style="color:{color}">{html.escape(name)}</span>'
         for name, color in zip(lines, COLORS, strict=False)
@@ -186,7 +186,7 @@ def _drawn(lines: dict[str, Points], first: int, last: int, scale: Scale) -> Ite
 
 
 def _marked(marks: Sequence[Mark], first: int, last: int) -> Iterator[str]:
-    """A band for each, with its word where there is room for it."""
+    """A band for each mark, labelled if there is room."""
     free_from = 0.0
     for one in marks:
         left, right = (_x(min(max(at_ms, first), last), first, last) for at_ms in (one.from_ms, one.until_ms))
@@ -203,7 +203,7 @@ def _marked(marks: Sequence[Mark], first: int, last: int) -> Iterator[str]:
 
 
 def _ticks(first: int, last: int) -> list[tuple[int, str]]:
-    """Instants at round times, and their labels: with the day where a day begins; where there is none the first."""
+    """Instants at round times, with labels: the date at midnight, else the time; at least the first instant."""
     step_ms = next(
         (step * 1000 for step in TICK_STEPS_S if (last - first) // (step * 1000) < TICKS_MAX), TICK_STEPS_S[-1] * 1000
     )
@@ -244,7 +244,7 @@ def short(value: float) -> str:
 
 
 def _round_up(value: float) -> float:
-    """To one or two digits, for an axis."""
+    """Round up to one or two digits, for an axis."""
     step = 1.0
     while step * 10 <= value:
         step *= 10

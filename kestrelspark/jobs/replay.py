@@ -1,4 +1,4 @@
-"""replay: put items of journals and archives on queues again, in order and with the original pauses."""
+"""The job replay: puts items of journals on queues again, in order and with their original intervals."""
 
 import dataclasses
 import os
@@ -38,9 +38,9 @@ _OUTCOME_ARROW: Final = pa.schema(
 
 @dataclass(slots=True, frozen=True)
 class Replay:
-    """What to do with the items. `queue` "" = those of the same names; `where` "" = all.
+    """Options of a replay. `queue` "" = queues of the same names; `where` "" = all items.
 
-    `mode` is how to handle damage: FAILFAST stops the replay of that queue.
+    `mode` is the handling of damage: FAILFAST stops the replay of that queue.
     """
 
     servers: Servers
@@ -80,7 +80,7 @@ class _Row:
 
 
 def replay(spark: Any, paths: Sequence[str], choice: Choice, what: Replay) -> list[Outcome]:
-    """Put the items again; returns the outcome for each queue with items.
+    """Put the items again; return the outcome for each queue with items.
 
     Raises BadOption, and FileNotFoundError for a missing path.
     """
@@ -139,7 +139,7 @@ def _frame(spark: Any, shares: Sequence[list[Source]], selection: RowSelection, 
 
 
 def _chosen(frame: Any, where: str) -> Any:
-    """Raises BadOption for an invalid expression."""
+    """The rows that match the expression. Raises BadOption if it is invalid."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql.functions import expr
 
@@ -153,7 +153,7 @@ def _chosen(frame: Any, where: str) -> Any:
 
 
 class _Putting:
-    """What one task puts. `weights`: the share of the rate for the task of each queue."""
+    """The puts of one task. `weights`: for each queue, its task's share of the rate."""
 
     def __init__(
         self, what: Replay, weights: Mapping[tuple[str, str], float], first_ms: int | None, begun_at_s: float
@@ -166,7 +166,7 @@ class _Putting:
         self._outcomes: dict[tuple[str, str], Outcome] = {}
 
     def all(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Put all rows; yields the outcomes."""
+        """Put all rows; yield the outcomes."""
         rows = self._rows(batches)
         first = next(rows, None)
         if first is None:
@@ -233,7 +233,7 @@ class _Putting:
         )
 
     def _put(self, source: tuple[str, str], rows: list[_Row]) -> None:
-        """Raises ServerTrouble: then it is not known which rows were put."""
+        """Put rows of a queue. Raises ServerTrouble, after which it is unknown which rows were put."""
         outcome = self._outcome(source)
         items: list[tuple[str, list[PutItem]]] = []  # by target, in order
         position, expired = None, 0
@@ -260,7 +260,7 @@ class _Putting:
             self._progress.save(*source, position)
 
     def _expire_s(self, row: _Row) -> int:
-        """As on the wire. With expired items, each gets its original lifetime again."""
+        """The expiry as the protocol has it, in seconds. With expired items, each gets its original lifetime again."""
         if not row.expire_at_ms:
             return 0
         if self._what.with_expired:
@@ -276,7 +276,7 @@ def _by_source(rows: Iterable[_Row]) -> Iterable[tuple[tuple[str, str], list[_Ro
 
 
 def _milliseconds(times: Any) -> list[int]:
-    """Since 1970; 0 = none."""
+    """Milliseconds since 1970; 0 = none."""
     in_us = times.cast(INSTANT).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     found: list[int] = (in_us // 1000).tolist()
     return found

@@ -1,4 +1,4 @@
-"""report: the load of queues and how long items waited, from the journals alone."""
+"""The job report: load, waits and backlog of queues, from the journals alone."""
 
 import dataclasses
 import os
@@ -38,10 +38,10 @@ SOURCE_COLUMNS: Final = [column.partition(" ")[0] for column in SOURCE_SCHEMA.sp
 
 @dataclass(slots=True)
 class Report:
-    """Ages are those at `end_ms`: where the period ends, or at the last event. `held` has the queues and readers whose
-    items were put for later or are tried again later; the reader None = all.
+    """Tables and period of a report. Ages are as of `end_ms`: the end of the period, or the last event.
 
-    `buckets`, `queues` and those of a queue over all servers are DataFrames; see docs/spark.md for their columns.
+    `held`: periods in which a queue's or reader's items were delayed or to be retried; reader None = all. `buckets`,
+    `queues`, and the merged ones over all servers of a queue are DataFrames; docs/spark.md lists their columns.
     """
 
     buckets: Any
@@ -129,7 +129,7 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
 
 
 def _collected(spark: Any, frame: Any) -> Any:
-    """The same rows, one for each queue: what is made of them does not repeat the plan of how they were found."""
+    """The same rows collected, one for each queue, so that later queries do not repeat the plan that made them."""
     return spark.createDataFrame(frame.collect(), frame.schema)
 
 
@@ -141,7 +141,7 @@ def _held(spark: Any, bucket_ms: int) -> dict[tuple[str, str | None], list[Held]
 
 
 def _merged(spark: Any, buckets: Any, queues: Any) -> tuple[Any, Any]:
-    """Buckets and queues with a row for all servers of a queue in place of one for each."""
+    """Buckets and queues with one row for all servers of a queue."""
     if queues.groupBy("queue", "reader").count().where("count > 1").isEmpty():
         servers = queues.selectExpr("* except (server)", "array(server) as servers")
         return buckets.drop("server"), servers
@@ -178,7 +178,7 @@ def _mode(choice: Choice) -> Mode:
 
 
 def _damaged_in_kestrels(spark: Any, found: Discovery, mode: Mode) -> int:
-    """How many stretches of Kestrel's files are damaged. In FAILFAST the first fails."""
+    """Number of damaged stretches in Kestrel's files. In FAILFAST the first one raises."""
     files = [file for file in found.files if file.is_kestrel]
     count: int = spark.sparkContext.parallelize(files).map(lambda file: _count_damaged(file, mode)).sum()
     return count
@@ -238,7 +238,7 @@ def _newest(found: Discovery) -> list[JournalFile]:
 
 
 def _by_folder(files: Iterable[JournalFile]) -> list[JournalFile]:
-    """Kestrel's files with a journal id for each folder: there may be a queue of the same name in each."""
+    """Kestrel's files with a journal id for each folder: several folders may have a queue of the same name."""
     folders: dict[str, int] = {}
     return [
         dataclasses.replace(file, journal_id=folders.setdefault(os.path.dirname(file.path), len(folders)))
@@ -259,7 +259,7 @@ def _of_kestrels(found: Discovery) -> set[KnownReader]:
 def _readers(
     spark: Any, found: Discovery, changed: Sequence[JournalFile], known: Sequence[KnownReader]
 ) -> list[KnownReader]:
-    """The readers of every journal: `known` ones, those that CHECKPOINTs name, and those that came in `changed`."""
+    """The readers of every journal: `known` ones, those in CHECKPOINTs, and those created or dropped in `changed`."""
     named = [_named(one) for one in found.readers]
     changes: list[KnownReader] = []
     if changed:
@@ -272,7 +272,7 @@ def _readers(
             readers[_key(one)] = _ended(earlier, one)
     for one in changes:
         earlier = readers.setdefault(_key(one), one)
-        if one.until_id is not None:  # a CHECKPOINT knows it less exactly
+        if one.until_id is not None:  # more exact than the end in a CHECKPOINT
             readers[_key(one)] = _ended(earlier, one)
     return list(readers.values())
 
@@ -282,7 +282,7 @@ def _ended(reader: KnownReader, end: KnownReader) -> KnownReader:
 
 
 def _until_replaced(readers: Sequence[KnownReader], found: Discovery) -> list[KnownReader]:
-    """The readers of a journal end where a newer one of its queue begins, whose id is when that was."""
+    """End the readers of a journal when a newer one of its queue begins, whose id is that time."""
     live = {(file.server, text_of(file.queue), file.journal_id) for file in found.files if file.is_live}
     journals: dict[tuple[str, str], set[int]] = {}
     for one in readers:
@@ -302,7 +302,7 @@ def _is_over(reader: KnownReader) -> bool:
 
 
 def _saved(values: Sequence[Any]) -> KnownReader:
-    """Of a state file. Without numbers some names were saved in their form on disk."""
+    """A reader from a state file. Those without a number may have names in their form on disk."""
     one = KnownReader(*values)
     if one.number:
         return one
@@ -317,7 +317,7 @@ def _decoded(name: str) -> str:
 
 
 def _numbered(reader: KnownReader, found: Iterable[KnownReader]) -> KnownReader:
-    """With its number, if it was saved without and is there still."""
+    """The reader with its number, if it was saved without and still exists."""
     if reader.number:
         return reader
     numbers = [
@@ -332,7 +332,7 @@ def _numbered(reader: KnownReader, found: Iterable[KnownReader]) -> KnownReader:
 
 
 def _named(reader: KnownReader) -> KnownReader:
-    """With names as they are in rows, in place of their form on disk."""
+    """The reader with names as in rows, instead of their form on disk."""
     return dataclasses.replace(reader, queue=text_of(reader.queue), reader=text_of(reader.reader))
 
 
@@ -390,14 +390,14 @@ def _figures() -> str:
 
 
 def percentile_names() -> list[str]:
-    """p50 … p999, as they are in columns' names."""
+    """p50 … p999, as in the names of columns."""
     return [f"p{share * 100:g}".replace(".", "") for share in PERCENTILES]
 
 
 # greatest(null, 0) is 0: waits are null where the put is not known.
 # A put counts for each reader it is for, and a wait from the due time on; items put for a child are only the child's.
 # The range of a DONE may include ids of items that its reader never had.
-# What left at a time that nothing tells counts as before the period, and nothing tells how long it waited at most.
+# Items that left at an unknown time count as before the period; the upper bound of their wait is unknown.
 _STEPS: Final = f"""
 with puts as (select * from kestrel_events where event = 'put')
 select p.server, p.queue, p.journal_id, r.reader, 'put' as event, p.id, p.at_ms, p.size,
@@ -422,7 +422,7 @@ _HELD: Final = """
 select queue, reader, min(at_ms), max(due_at_ms), count(*) from kestrel_events
 where due_at_ms > at_ms and event != 'leased' group by queue, reader, at_ms - at_ms % {bucket_ms}
 """
-# What was left when a reader was dropped, or its journal replaced, waits no longer. When is not always known.
+# Items left when a reader was dropped, or its journal replaced, no longer wait. The time is not always known.
 _ENDED: Final = f"""
 select *, lag(end_id, 1, 0L) over (partition by server, queue, journal_id, reader order by end_id) as begin_id
 from (
@@ -467,7 +467,7 @@ select {group}, max_by(minute_ms, puts) as busiest_minute_ms, max(puts) as busie
     from kestrel_steps where is_shown group by {group}, minute_ms
 ) group by {group}
 """
-# The items that still wait, by their puts. Where more seem to wait than do, it is not known which left.
+# Waiting items, by their puts. If more seem to wait than the backlog has, it is unknown which have left.
 _OLDEST: Final = """
 with waiting as (
     select server, queue, reader, journal_id, id, max(waits_from_ms) as from_ms from kestrel_steps
@@ -481,7 +481,7 @@ from waiting w left anti join kestrel_ended e
     and w.id >= e.begin_id and w.id < e.end_id and coalesce(e.ended_at_ms, 0) < {until_ms}
 group by server, queue, reader
 """
-# A queue where items wait and nothing happened is stuck: it has a row, too.
+# A queue with waiting items and no events is stuck: it gets a row, too.
 _SHOWN: Final = """
 select server, queue, reader, event, items, size, wait_ms, longest_wait_ms, change from kestrel_steps where is_shown
 union all
@@ -547,7 +547,7 @@ left join (select queue, reader, max(backlog_items) as backlog_max_items from ke
 
 
 def write_tables(found: Report, target: str) -> None:
-    """Write the tables as Parquet, with timestamps instead of milliseconds since 1970."""
+    """Write the tables as Parquet, with timestamps instead of ms since 1970."""
     tables = {
         "buckets": found.buckets,
         "queues": found.queues,

@@ -1,4 +1,4 @@
-"""verify: check every checksum of every segment, in parallel."""
+"""The job verify: checks every checksum of every segment in parallel."""
 
 import fcntl
 import os
@@ -19,7 +19,7 @@ from kestrelspark.job_contents import job_folders
 from kestrelspark.packing import packed
 from kestrelspark.storage import ENVIRONMENT
 
-TASK_BYTES: Final = 64 * MIB  # small, as a task reports only when it is done and is repeated if its worker dies
+TASK_BYTES: Final = 64 * MIB  # small, because a task reports only at its end and is repeated if its worker dies
 OK, TRUNCATED, CORRUPT, IO = 0, 1, 65, 74
 
 
@@ -52,16 +52,16 @@ class VerifyResult:
 
     @property
     def code(self) -> int:
-        """The exit code, as of journal-verify: the highest of all problems."""
+        """The exit code, as from journal-verify: the highest of all problems."""
         return max((problem.code for problem in self.problems), default=OK)
 
 
 def verify(spark: Any, paths: Sequence[str], queues: Sequence[str] = (), state: str | None = None) -> VerifyResult:
     """Read all journals under paths; with `state`, skip files that earlier runs found valid.
 
-    Without `queues` logs of jobs are read too, always completely. `state` is a file as of journal-verify; None = read
-    every file. Raises FileNotFoundError for a missing path, Failure if there is nothing to read, or `state` cannot be
-    read or written.
+    Without `queues`, logs of jobs are read too, always completely. `state` is a state file of journal-verify; None =
+    read every file. Raises FileNotFoundError for a missing path, Failure if there is nothing to read, or if `state`
+    cannot be read or written.
     """
     result = VerifyResult()
     with Verified(state) as verified:
@@ -92,7 +92,7 @@ def verify(spark: Any, paths: Sequence[str], queues: Sequence[str] = (), state: 
 
 
 def _needs_reading(file: JournalFile, verified: Verified) -> bool:
-    """Whether it is not known to be valid, or is but for what it does not show: what the next segment says."""
+    """True if the file is not known to be valid, or if it is, but the next segment implies a gap or missing bytes."""
     if file.end is not None and file.end > file.size_bytes:
         return True
     put_items = verified(file.path)
@@ -102,7 +102,7 @@ def _needs_reading(file: JournalFile, verified: Verified) -> bool:
 
 
 def _verify(work: list[JournalFile] | str) -> VerifyResult:
-    """Files, or the folder of a log of jobs."""
+    """Verify a pack of files, or the folder of a log of jobs."""
     return _verify_jobs(work) if isinstance(work, str) else _verify_pack(work)
 
 
@@ -157,7 +157,7 @@ def _problems(buffer: bytes, file: JournalFile, result: VerifyResult) -> Iterato
 
 
 def _is_being_written(problem: Problem) -> bool:
-    """Whether it is the tail of a journal of a kestreld that runs on this machine: that is no problem."""
+    """True for the tail of a journal that a kestreld on this machine is writing, which is no problem."""
     if problem.code != TRUNCATED:
         return False
     spool = os.path.dirname(os.path.dirname(problem.path))
