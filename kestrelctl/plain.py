@@ -1,4 +1,4 @@
-"""Fast path for the most frequent verbs: runs a plain command line without importing typer, half of the time.
+"""Fast path for the most frequent verbs: plain command lines run without typer, whose import is half the time.
 
 A command line that is not plain (an option given twice, `-n5`, `--`, a mistake) is left to typer, which also words the
 errors.

@@ -35,7 +35,7 @@ def run_plain(
 ) -> None:
     """Print all samples except the first, because rates need a previous one. `recorder` gets them all.
 
-    Raises Failure if no server answered last, or if one has refused the login from the start.
+    Raises Failure if no server answered in the last sample, or if one refused the login from the start.
     """
     board = Board([poller.address for poller in pollers])
     for number, at_ms in enumerate(_samples(pollers, board, options.samples, interval_ms, recorder)):

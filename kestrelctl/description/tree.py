@@ -19,7 +19,7 @@ from tui.themes import NAMES
 
 
 class Kind(StrEnum):
-    """Kind of value, which decides what a shell offers for it."""
+    """Kind of a value. It decides what a shell offers as completions."""
 
     NOTHING = "nothing"
     WORDS = "words"

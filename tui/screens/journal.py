@@ -58,7 +58,7 @@ class JournalScreen(BoxScreen):
         self.show()
 
     def show(self) -> None:
-        """Show what is known now."""
+        """Show the answers and checks so far."""
         answered = [answer for answer in self.answers if not answer.failure]
         segments = sum(len(answer.segments) for answer in answered)
         on_disk = sum(answer.bytes_on_disk for answer in answered)
