@@ -189,7 +189,7 @@ class WalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for remote, at in begun.items():
             if remote in logs:
                 logs[remote].go_on_from(at.next_id)
-        # A batch of items that a killed run has taken comes first.
+        # Items that a killed run has taken are the next batch: take no more before it.
         if all(log.next_id == begun[remote].next_id for remote, log in logs.items() if remote in begun):
             self._take(begun, limit.max_rows if isinstance(limit, ReadMaxRows) else self._rows_max)
         reached: Offsets = dict(begun)

@@ -1,4 +1,4 @@
-"""The part of the console that changes queues and items, each time after the user has confirmed it."""
+"""The part of the console that changes queues and items, on a confirmation or an argument that the user types."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -111,7 +111,7 @@ def run_errand(asked: Asked, errand: Errand, items: Sequence[WaitingItem]) -> st
                 client.close_read(source)
                 done += 1
         finally:
-            # The last first: each becomes the head.
+            # In reverse order, because each becomes the head.
             for connection in [client, *reversed(held)]:
                 with suppress(Failure):
                     connection.abort_read(source)

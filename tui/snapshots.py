@@ -37,7 +37,7 @@ KEYS: Final = (
 # DUMP_STATS omits the last of them for a queue without held items; older servers have none of them.
 HELD_COUNT: Final = 4
 NO_HELD: Final = (0,) * HELD_COUNT
-# The same of queues of jobs; what old servers do not report is None.
+# The same for queues of jobs; None = not reported by an older server.
 JOB_KEYS: Final = (
     "queued",
     "active",
@@ -84,9 +84,9 @@ class Snapshot:
     queues: dict[str, Figures]
     counters: dict[str, int | str]  # of the server itself
     ahead_ms: int = 0  # lead of at_ms over the server's clock
-    jobs: dict[str, JobFigures] = field(default_factory=dict)  # of queues of jobs, those with the most jobs
+    jobs: dict[str, JobFigures] = field(default_factory=dict)  # of the queues with the most jobs
     reasons: dict[str, str] = field(default_factory=dict)  # reasons why some queues are stopped or cannot be written
-    nodes: dict[str, NodeFigures] = field(default_factory=dict)  # by id: itself and those it knows, where it has jobs
+    nodes: dict[str, NodeFigures] = field(default_factory=dict)  # by id: itself and the nodes it knows, if it has jobs
 
 
 @dataclass(slots=True)

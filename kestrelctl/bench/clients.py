@@ -153,7 +153,7 @@ class Taker:
         self._kill_percent = kill_percent
         self._destination = trial.destinations.get(queue, 0)
         self._reader = trial.new_reader()
-        self._requests: dict[int, bytes] = {}  # by how long they wait
+        self._requests: dict[int, bytes] = {}  # by wait, ms
         self._unanswered = 0
         self._sent_ns = 0
         self._waits_ms = 0

@@ -51,7 +51,7 @@ def conduct(test: LoadTest, conditions: Conditions) -> ExitCode:
     with closing(KestrelClient(conditions.address, conditions.timeout_ms, conditions.login)) as client:
         client.must_be_known()
     old = reports.read_old(conditions.old, test) if conditions.old is not None else None
-    # Where we may not flush, others may be using the queue by the end.
+    # Without leave to flush, other clients may be using the queue at the end.
     made = _missing(test.queues, conditions) if conditions.flush else []
     seed = random.SystemRandom().getrandbits(32) if conditions.seed is None else conditions.seed
     trial = Trial(
@@ -132,7 +132,7 @@ def _pid_behind(address: str) -> int | None:
     try:
         with open_socket(at, PROBE_S) as probe:
             credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    except OSError:  # the trial will say it better
+    except OSError:  # the trial reports this better
         return None
     pid: int = struct.unpack("3i", credentials)[0]
     return pid or None

@@ -1,4 +1,4 @@
-"""Exact latencies of a load test and their percentiles."""
+"""Latencies of a load test, all kept, and their exact percentiles."""
 
 from array import array
 from math import ceil

@@ -73,8 +73,8 @@ class Trial:
         self.misses = 0
         self.kills = 0
         self.last_arrival_ns = 0
-        # Put: from when it was due to its answer. Get: of those that asked for no wait and got an item. Delivery:
-        # from when the put was due to the arrival. Late: how much longer than asked an empty get waited.
+        # Put: from the due time to the reply. Get: of gets without a wait that got an item. Delivery: from the put's
+        # due time to the arrival. Late: time that an empty get waited beyond its limit.
         self.latencies = {name: Latencies() for name in ("put", "get", "delivery", "late")}
         self._readers = 0
         self._started_ns = self.loop.read_clock()

@@ -1,7 +1,7 @@
 """`kestrelctl bench`: the load tests, each a command of its own.
 
-Options are named as in Kestrel's and libkestrel's tools unless kestrelctl uses the letter otherwise: -s is the server
-and -h the help in all its commands.
+Options are named as in Kestrel's and libkestrel's tools where kestrelctl leaves the letter free: -s is the server and
+-h the help in all its commands.
 """
 
 import os

@@ -45,7 +45,7 @@ BytesOption = Annotated[
     int | None, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item in bytes.")
 ]
 
-# Those of one test only, where they need more than a line
+# Options of a single test that need more than a line
 
 FloodItemsOption = Annotated[
     int | None,

@@ -1,4 +1,4 @@
-"""`kestrelctl cache get, set, add, incr, delete, flush, stats`: access to a cache"""
+"""`kestrelctl cache get, set, add, incr, delete, flush, stats`: access to a cache."""
 
 import os
 import re

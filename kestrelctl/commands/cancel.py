@@ -1,4 +1,4 @@
-"""`kestrelctl cancel`: drop an item that is not due yet"""
+"""`kestrelctl cancel`: drop an item that is not due yet."""
 
 import os
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`kestrelctl check`: check the health of a server and its queues"""
+"""`kestrelctl check`: check the health of a server and its queues."""
 
 from enum import StrEnum
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`kestrelctl cluster status, nodes`: health and members of a cluster of jobs"""
+"""`kestrelctl cluster status, nodes`: health and members of a cluster of jobs."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""`kestrelctl cluster meet, forget, leaving`: add nodes to a cluster and remove them"""
+"""`kestrelctl cluster meet, forget, leaving`: add nodes to a cluster and remove them."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -58,7 +58,7 @@ def cluster_meet(
     for view, words in found:
         nodes.tell(["CLUSTER", "MEET", *words])
         remark(f"{first.place} meets {view.place}")
-    # The others hear of it from the first, but for those that have forgotten the node within the last minute.
+    # The first tells the others, except nodes that have forgotten the node within the last minute.
     new = frozenset([view.id for view, _ in found])
     nodes.ask_each([one.address for one in known.nodes[1:] if one.id not in new], lambda client: _meet(client, found))
     if wait_ms:

@@ -1,4 +1,4 @@
-"""`kestrelctl cluster start`: run a trial cluster on this machine"""
+"""`kestrelctl cluster start`: run a trial cluster on this machine."""
 
 import os
 import shutil

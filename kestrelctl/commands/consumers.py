@@ -1,4 +1,4 @@
-"""`kestrelctl consumers`: list the clients and readers of a queue"""
+"""`kestrelctl consumers`: list the clients and readers of a queue."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Final

@@ -1,4 +1,4 @@
-"""`kestrelctl context add, select, show, ls, rm`: named servers with credentials"""
+"""`kestrelctl context add, select, show, ls, rm`: named servers with credentials."""
 
 import os
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""`kestrelctl dead`: list the dead letters of a queue"""
+"""`kestrelctl dead`: list the dead letters of a queue."""
 
 from itertools import islice
 from typing import Annotated

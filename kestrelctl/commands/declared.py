@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-MAY_BE_EMPTY: Final = frozenset({"data", "words"})  # an item; what belongs to the verb of a `watch`
+MAY_BE_EMPTY: Final = frozenset({"data", "words"})  # an item; the arguments of a verb under `watch`
 
 
 @dataclass(frozen=True, slots=True)

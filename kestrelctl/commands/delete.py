@@ -1,4 +1,4 @@
-"""`kestrelctl delete`: delete a queue"""
+"""`kestrelctl delete`: delete a queue."""
 
 import os
 
@@ -27,6 +27,6 @@ def delete(
         deleted = cluster.each(lambda client: client.delete_queue(os.fsencode(queue)))
         if any(was_there for _, was_there in deleted):
             remark(f"deleted {queue}")
-        elif not missing_ok:  # somebody else was faster
+        elif not missing_ok:  # another client was faster
             raise no_such_queue(queue)
     cluster.end()

@@ -1,4 +1,4 @@
-"""`kestrelctl doctor`: check a server and its machine"""
+"""`kestrelctl doctor`: check a server and its machine."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`kestrelctl dump-config`: print the settings in force for every queue"""
+"""`kestrelctl dump-config`: print the settings in force for every queue."""
 
 from kestrelctl.commands.options import Blocks, Remote
 

@@ -1,4 +1,4 @@
-"""`kestrelctl dump-stats`: print the counters of every queue"""
+"""`kestrelctl dump-stats`: print the counters of every queue."""
 
 from kestrelctl.commands.options import Blocks, PerServerOption, Remote
 from kestreld.client.blocks import render_blocks

@@ -1,4 +1,4 @@
-"""`kestrelctl export`: export the items of a queue to a file"""
+"""`kestrelctl export`: export the items of a queue to a file."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`kestrelctl flush`: discard all items of a queue"""
+"""`kestrelctl flush`: discard all items of a queue."""
 
 import os
 

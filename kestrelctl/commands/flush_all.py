@@ -1,4 +1,4 @@
-"""`kestrelctl flush-all`: discard all items of all queues"""
+"""`kestrelctl flush-all`: discard all items of all queues."""
 
 from kestrelctl.commands.dropping import DryRunOption, tell
 from kestrelctl.commands.options import Remote, YesOption

@@ -1,4 +1,4 @@
-"""`kestrelctl flush-all-expired`: remove the expired items of all queues"""
+"""`kestrelctl flush-all-expired`: remove the expired items of all queues."""
 
 from kestrelctl.commands.options import Answer, Remote
 

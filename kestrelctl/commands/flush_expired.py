@@ -1,4 +1,4 @@
-"""`kestrelctl flush-expired`: remove the expired items of a queue"""
+"""`kestrelctl flush-expired`: remove the expired items of a queue."""
 
 import os
 

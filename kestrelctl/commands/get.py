@@ -1,4 +1,4 @@
-"""`kestrelctl get`: take items from a queue"""
+"""`kestrelctl get`: take items from a queue."""
 
 import os
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""`kestrelctl history`: print a queue's length and traffic over time"""
+"""`kestrelctl history`: print a queue's length and traffic over time."""
 
 from typing import Annotated
 

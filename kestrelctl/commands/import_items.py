@@ -1,4 +1,4 @@
-"""`kestrelctl import`: import items from an export"""
+"""`kestrelctl import`: import items from an export."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`kestrelctl items`: list the items of a queue"""
+"""`kestrelctl items`: list the items of a queue."""
 
 from enum import StrEnum
 from itertools import islice

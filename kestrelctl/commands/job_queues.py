@@ -1,4 +1,4 @@
-"""`kestrelctl jobs ls, scan, peek, stat, count, pause, dead, redrive, qdel, restart`: queues of jobs"""
+"""`kestrelctl jobs ls, scan, peek, stat, count, pause, dead, redrive, qdel, restart`: queues of jobs."""
 
 import os
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""`kestrelctl jobs add, get, ack, fastack, nack, enqueue, dequeue, delete, working, show, wait`: single jobs"""
+"""`kestrelctl jobs add, get, ack, fastack, nack, enqueue, dequeue, delete, working, show, wait`: single jobs."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""`kestrelctl jobs import`: import the jobs of a Disque's disque.aof"""
+"""`kestrelctl jobs import`: import the jobs of a Disque's disque.aof."""
 
 from collections.abc import Iterator
 from itertools import islice

@@ -1,4 +1,4 @@
-"""`kestrelctl journal import` and `export`: migrate from and to Kestrel's journal files"""
+"""`kestrelctl journal import` and `export`: migrate from and to Kestrel's journal files."""
 
 from enum import StrEnum
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`kestrelctl journal diff`: compare the items of two spools, archives or files"""
+"""`kestrelctl journal diff`: compare the items of two spools, archives or files."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`kestrelctl journal dump`: print every record of a journal"""
+"""`kestrelctl journal dump`: print every record of a journal."""
 
 from typing import Annotated
 

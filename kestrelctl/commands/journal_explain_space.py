@@ -1,4 +1,4 @@
-"""`kestrelctl journal explain-space`: explain a queue's disk usage"""
+"""`kestrelctl journal explain-space`: explain a queue's disk usage."""
 
 from kestrelctl.commands.options import Output, QueueArgument, SpoolOption
 

@@ -1,4 +1,4 @@
-"""`kestrelctl journal peek`: print the items that waited at a time in the past"""
+"""`kestrelctl journal peek`: print the items that waited at a time in the past."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`kestrelctl journal replay`: put the items of a journal on a queue again"""
+"""`kestrelctl journal replay`: put the items of a journal on a queue again."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""`kestrelctl journal ship`: copy closed segments to object storage"""
+"""`kestrelctl journal ship`: copy closed segments to object storage."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`kestrelctl journal-verify`: check journals on disk and repair them"""
+"""`kestrelctl journal-verify`: check journals on disk and repair them."""
 
 import time
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""`kestrelctl lease confirm, extend, give-back`: finish or prolong a lease by its token"""
+"""`kestrelctl lease confirm, extend, give-back`: finish or prolong a lease by its token."""
 
 import os
 from collections.abc import Callable

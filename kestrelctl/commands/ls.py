@@ -1,4 +1,4 @@
-"""`kestrelctl ls`: print the names of the queues"""
+"""`kestrelctl ls`: print the names of the queues."""
 
 from typing import Annotated, Final
 

@@ -1,4 +1,4 @@
-"""`kestrelctl move`: move the items of a queue to another queue"""
+"""`kestrelctl move`: move the items of a queue to another queue."""
 
 from kestrelctl.commands.options import Remote
 from kestrelctl.commands.transfers import Transfers

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kestrelctl.remote.jobs import JobsClient
     from kestrelctl.remote.reader_api import ReaderApi
 
-line_options: Final[dict[str, str | bool]] = {}  # those of the whole program that were given; filled by `verbs`
+line_options: Final[dict[str, str | bool]] = {}  # options of the whole program, as given
 TIMEOUT_DEFAULT: Final = "5s"
 SPAN_MS_MAX: Final = 10 * 366 * 86_400_000
 
@@ -134,7 +134,7 @@ def queue_name(value: str) -> str:
 
 
 QueueArgument = Annotated[str, argument(metavar="QUEUE", help="The queue.", show_default=False, callback=queue_name)]
-# Not QUEUE, which is one of the memcache port: Tab would offer those.
+# Not QUEUE, a queue of the memcache port: Tab would offer those queues.
 JobQueueArgument = Annotated[str, argument(metavar="NAME", help="The queue of jobs.", show_default=False)]
 IdArgument = Annotated[int, argument(metavar="ID", min=1, help="The id of the item.", show_default=False)]
 ServerOption = Annotated[

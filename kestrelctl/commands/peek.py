@@ -1,4 +1,4 @@
-"""`kestrelctl peek`: print the item at the head of a queue"""
+"""`kestrelctl peek`: print the item at the head of a queue."""
 
 import os
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`kestrelctl put`: add items to a queue"""
+"""`kestrelctl put`: add items to a queue."""
 
 import os
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`kestrelctl readers ls, create, move, drop`: persistent read positions in a queue's journal"""
+"""`kestrelctl readers ls, create, move, drop`: persistent read positions in a queue's journal."""
 
 from typing import Annotated, Final
 

@@ -1,4 +1,4 @@
-"""`kestrelctl redrive`: send dead letters back to their queues"""
+"""`kestrelctl redrive`: send dead letters back to their queues."""
 
 from collections import Counter
 from typing import Annotated, Final

@@ -1,4 +1,4 @@
-"""`kestrelctl reload`: have the server read its configuration again"""
+"""`kestrelctl reload`: have the server read its configuration again."""
 
 from kestrelctl.commands.options import Remote
 from kestrelctl.shell.output import remark, say

@@ -1,4 +1,4 @@
-"""`kestrelctl repair`: rebuild a queue's damaged journal on its server"""
+"""`kestrelctl repair`: rebuild a queue's damaged journal on its server."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""`kestrelctl retention simulate`: simulate limits on a queue"""
+"""`kestrelctl retention simulate`: simulate limits on a queue."""
 
 from typing import Annotated
 

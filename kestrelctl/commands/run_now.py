@@ -1,4 +1,4 @@
-"""`kestrelctl run-now`: deliver a delayed or retrying item now"""
+"""`kestrelctl run-now`: deliver a delayed or retrying item now."""
 
 from kestrelctl.commands.options import IdArgument, QueueArgument, Remote
 from kestrelctl.shell.output import remark

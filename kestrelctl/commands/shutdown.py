@@ -1,4 +1,4 @@
-"""`kestrelctl shutdown`: shut down the server"""
+"""`kestrelctl shutdown`: shut down the server."""
 
 from kestrelctl.commands.options import Remote, YesOption
 from kestrelctl.shell.output import confirm, remark

@@ -1,4 +1,4 @@
-"""`kestrelctl spark verify, report, compare, convert, ingest, replay`: process journals with Spark"""
+"""`kestrelctl spark verify, report, compare, convert, ingest, replay`: process journals with Spark."""
 
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple

@@ -1,4 +1,4 @@
-"""`kestrelctl stats`: print a row of counters for each queue"""
+"""`kestrelctl stats`: print a row of counters for each queue."""
 
 from typing import Annotated, Final
 

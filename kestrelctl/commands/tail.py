@@ -1,4 +1,4 @@
-"""`kestrelctl tail`: show the last items put on a queue"""
+"""`kestrelctl tail`: show the last items put on a queue."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`kestrelctl top`: monitor queues in a console or as text"""
+"""`kestrelctl top`: monitor queues in a console or as text."""
 
 import os
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""`kestrelctl undo`: restore the items of a flush or delete"""
+"""`kestrelctl undo`: restore the items of a flush or delete."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""`kestrelctl version`: print the server's version"""
+"""`kestrelctl version`: print the server's version."""
 
 from kestrelctl.commands.options import Answer, Remote
 from kestrelctl.shell.output import encoded, write_data

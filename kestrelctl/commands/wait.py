@@ -1,4 +1,4 @@
-"""`kestrelctl wait`: wait until a queue has a given number of items"""
+"""`kestrelctl wait`: wait until a queue has a given number of items."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`kestrelctl watch`: run a verb repeatedly"""
+"""`kestrelctl watch`: run a verb repeatedly."""
 
 import time
 from functools import partial

@@ -1,4 +1,4 @@
-"""`kestrelctl web`: show the console of `top` in a browser"""
+"""`kestrelctl web`: show the console of `top` in a browser."""
 
 from typing import Annotated
 
@@ -33,7 +33,7 @@ def web(
         options += ["--theme", watched.theme]
     if not allow_actions:
         options.append("--read-only")
-    # aiohttp and what draws in browsers: no other verb needs them.
+    # aiohttp and the browser driver: no other verb needs them.
     from tui.web import serve
 
     serve(listen, options, way.login)

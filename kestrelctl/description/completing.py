@@ -79,7 +79,7 @@ def _candidates(lines: bytes) -> Candidates:
     return {each[0]: each[1] for each in found if len(each) == 2}
 
 
-# What the servers say, and what they said
+# Answers of the servers, new and kept
 
 
 Asking = Callable[[Way, str, float], tuple[Candidates, bool]]  # True = these are all names

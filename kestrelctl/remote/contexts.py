@@ -31,7 +31,7 @@ class Context:
     ca: str = ""
     cert: str = ""
     key: str = ""
-    admin_port: int | None = None  # of every server; None = where the server itself says
+    admin_port: int | None = None  # of every server; None = as the server reports it
     cache: str = ""  # address of the one cache that goes with them
     jobs: str = ""  # the same of the node of jobs
 

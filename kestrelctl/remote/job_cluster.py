@@ -49,8 +49,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node's view of itself and of the others. `info`: INFO without lines on other nodes, which are in `links` by id.
-    """
+    """A node's view of itself and of others. `info`: INFO without lines on other nodes, which are in `links` by id."""
 
     address: str  # at which it was asked
     id: str

@@ -123,7 +123,7 @@ class Layout(NamedTuple):
     form: OutputFormat | None = None
     headers: bool = True
     fields: tuple[str, ...] = ()  # none = all in JSON and YAML, the verb's columns elsewhere
-    sort: str = ""  # by this field, with a - before it the largest first; "" = as they come
+    sort: str = ""  # by this field, with a - before it the largest first; "" = in the given order
 
 
 PLAIN: Final = Layout()

@@ -34,7 +34,7 @@ def compare(spark: Any, paths: Sequence[str], choice: Choice, before: str, after
 
     None if there are no events in either. Raises BadOption, and FileNotFoundError for a missing path or table.
     """
-    at_ms = now_ms()  # where one period ends the other may begin
+    at_ms = now_ms()  # one instant for both periods: one may begin where the other ends
     choices = [_chosen(paths, choice, given, name, at_ms) for given, name in ((before, "before"), (after, "after"))]
     sides = [_side(spark, paths, one, given) for one, given in zip(choices, (before, after), strict=True)]
     return Compared(before, after, side_by_side(*sides)) if any(sides) else None

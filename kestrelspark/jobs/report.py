@@ -394,7 +394,7 @@ def percentile_names() -> list[str]:
     return [f"p{share * 100:g}".replace(".", "") for share in PERCENTILES]
 
 
-# greatest(null, 0) is 0: waits are null where the put is not known.
+# greatest(null, 0) is 0, but waits must be null if the put is not known.
 # A put counts for each reader it is for, and a wait from the due time on; items put for a child are only the child's.
 # The range of a DONE may include ids of items that its reader never had.
 # Items that left at an unknown time count as before the period; the upper bound of their wait is unknown.
@@ -508,7 +508,7 @@ select c.*, if(known_items > backlog_items, null, oldest_ms) as oldest_ms,
         else backlog_items - known_items end as backlog_without_put
 from kestrel_counted c left join kestrel_oldest o on c.server = o.server and c.queue = o.queue and c.reader = o.reader
 """
-# Waits are ranked anew, over those of all servers. A backlog is the sum of the servers' own, none of which is below 0.
+# Waits are ranked again, over all servers. A backlog is the sum of the servers' backlogs, none of which is below 0.
 _MERGED_BUCKETS: Final = """
 with changes as (
     select queue, reader, bucket_ms, sum(step) as change from (

@@ -19,7 +19,7 @@ BOXES: Final = ("about", "troubles")
 class FigureScreen(ConsoleScreen, Generic[R]):
     TITLE_WORD: ClassVar[str]
     TABLE: ClassVar[type[FigureTable[R]]]
-    ASCENDING: ClassVar[Sequence[str]]  # columns whose smallest values come first at first
+    ASCENDING: ClassVar[Sequence[str]]  # columns sorted in ascending order at first
     DEFAULT_CSS = """
     FigureScreen Static { text-wrap: nowrap; text-overflow: ellipsis; }
     FigureScreen #title { height: 1; background: $panel; text-style: bold; padding: 0 1; }
