@@ -166,7 +166,7 @@ class Cluster:
     def put_many(
         self, queue: bytes, batches: Iterable[list[bytes]], expire_s: int, delay_ms: int = 0, item_key: bytes = b""
     ) -> PutReport:
-        """Put all items on one random server that can be reached; with a key, on the server that the key selects."""
+        """Put all items on the first server that can be reached: in random order or, with a key, in the key's order."""
         clients = self._in_any_order()
         if item_key:
             clients.sort(key=lambda client: preference(client.address, item_key))

@@ -55,7 +55,7 @@ class JobsClient(JobConnection):
         return failure_of(problem, self._timeout_ms, NODE)
 
     def ask_on_any(self, command: JobCommand[T]) -> T:
-        """Ask over this connection or, if it is lost, over a new one to the node."""
+        """Ask over this connection or, if that fails, over a new one to the node."""
         if self.is_usable:
             with suppress(Failure):
                 return self.ask(command)
