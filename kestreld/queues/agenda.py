@@ -1,10 +1,10 @@
-"""What is due when: waits that end, leases that run out, items whose time comes. On the monotonic clock."""
+"""Due times of waits, leases and held items: one heap, on the monotonic clock."""
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-DEAD_ENTRIES_MAX: Final = 64  # entries are cleared out beyond this and twice those that still count
+DEAD_ENTRIES_MAX: Final = 64  # dead entries are removed at twice the live ones plus this
 
 
 class Scheduled:
@@ -16,16 +16,16 @@ class Scheduled:
         self.due_at_ms = due_at_ms
 
     def is_due_at(self, at_ms: int) -> bool:
-        """Whether an agenda's entry for that time still counts: it is dead once the due time has changed."""
+        """True if an agenda's entry for that time still counts: it is dead once the due time has changed."""
         return self.due_at_ms == at_ms
 
     def fall_due(self, now_ms: int) -> None:
-        """Its time has come. What it is due for again it adds to the agenda itself."""
+        """Do what is due. A further due time must be added to the agenda again."""
         raise NotImplementedError
 
 
 class TimedWait(Scheduled):
-    """A client that waits until its due time at the latest. `over` once it was served, has timed out or has gone."""
+    """A client's wait, which ends at its due time at the latest. `over` once it was served, timed out or left."""
 
     __slots__ = ("over",)
 
@@ -37,20 +37,20 @@ class TimedWait(Scheduled):
         return not self.over
 
     def leave(self) -> None:
-        """It has timed out, or its client has gone."""
+        """End the wait: it has timed out, or its client has gone."""
         raise NotImplementedError
 
 
 class Agenda:
-    """Entries in the order of their times. Served waits stay in the heap until it has doubled, at the latest."""
+    """A heap of due times, earliest first. Dead entries are removed before they outnumber the live ones by far."""
 
     def __init__(self) -> None:
-        self.heap: list[tuple[int, int, Scheduled]] = []  # empty: nothing is due, ever
+        self.heap: list[tuple[int, int, Scheduled]] = []  # empty: nothing is scheduled
         self._count = 0
         self._clear_out_at = DEAD_ENTRIES_MAX
 
     def add(self, scheduled: Scheduled) -> None:
-        """Have it fall due at its `due_at_ms`."""
+        """Schedule something for its `due_at_ms`."""
         if len(self.heap) >= self._clear_out_at:
             self.heap = [entry for entry in self.heap if entry[2].is_due_at(entry[0])]
             heapify(self.heap)
@@ -59,13 +59,13 @@ class Agenda:
         heappush(self.heap, (scheduled.due_at_ms, self._count, scheduled))
 
     def next_at_ms(self) -> int | None:
-        """When the next entry that is not dead is due; None when there is none."""
+        """Due time of the first entry that is not dead; None if there is none."""
         while self.heap and not self.heap[0][2].is_due_at(self.heap[0][0]):
             heappop(self.heap)
         return self.heap[0][0] if self.heap else None
 
     def fall_due(self, now_ms: int) -> None:
-        """Everything whose time has come falls due, once: what is due again by then waits for the next call."""
+        """Call `fall_due` once for everything that is due. Entries added meanwhile wait for the next call."""
         last = self._count
         while self.heap and self.heap[0][0] <= now_ms and self.heap[0][1] <= last:
             at_ms, _, scheduled = heappop(self.heap)
@@ -74,7 +74,7 @@ class Agenda:
 
 
 class Alarm(Scheduled):
-    """Calls something when it is due. It may be set again each time."""
+    """Calls a function at a due time. It can be set again after each call."""
 
     __slots__ = ("_agenda", "_call", "_is_set")
 
@@ -85,7 +85,7 @@ class Alarm(Scheduled):
         self._is_set = False
 
     def set(self, due_at_ms: int) -> None:
-        """Have it be due then, unless it is set already."""
+        """Set the due time, unless one is set already."""
         if not self._is_set:
             self._is_set = True
             self.due_at_ms = due_at_ms

@@ -1,7 +1,7 @@
-"""The end of a collection: what was written goes to the disk, and each journal says so.
+"""Shutdown of a collection: every journal is synced, sealed and closed.
 
-One sync of the file system covers all journals, however many there are. What there is no time for stays as a kill
-would leave it.
+One sync of the file system covers all journals of the spool, however many there are. Journals for which there is no
+time left stay as a kill would leave them.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,10 +16,11 @@ Leaving = list[tuple[Queue, Journal]]
 
 
 class Closing:
-    """Journals that are let go of, until the stopwatch says `until_us`; None = there is time for all.
+    """Syncs and seals journals until the stopwatch says `until_us`; None = no time limit.
 
-    `fd` is of the spool's file system, and was open before anything was written: an error that was met since in writing
-    back is reported to it, whoever else has been told. Without it each journal is synced separately.
+    `fd` is on the spool's file system and was opened before anything was written, so that every write-back error since
+    then is reported to it, even if another descriptor has reported it already. Without it each journal is synced
+    separately.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Closing:
         fd: int | None,
         until_us: int | None,
     ) -> None:
-        self.left = 0  # journals that are not sealed, as there was no time
+        self.left = 0  # journals not sealed for lack of time
         self._files = files
         self._clock = clock
         self._mark = mark
@@ -57,10 +58,10 @@ class Closing:
             elif not one[1].syncing:
                 separately.append(one)
             else:
-                # Full segments, whose sync nobody has heard the end of: one of the journal alone leaves them out.
+                # The sync of its full segments has not ended, and `journal.sync` does not cover them.
                 self.left += 1
         if len(together) == 1 and not together[0][1].syncing:
-            separately, together = [*together, *separately], []  # waits for no other writes
+            separately, together = [*together, *separately], []  # its own sync waits for no other writes
         if together:
             self._sync_together(together, [one for one in sound if _is_unsynced(one[1])])
         self._sync_separately(separately)
@@ -69,7 +70,7 @@ class Closing:
                 f"stopping: time limit reached, {self.left} of {len(leaving)} journals not synced"
                 " and sealed; they will be recovered as after a crash"
             )
-        for _, journal in leaving if not self._is_late else ():  # else the end of the process closes them sooner
+        for _, journal in leaving if not self._is_late else ():  # if late: the end of the process closes them sooner
             journal.close()
 
     def _is_covered(self, journal: Journal) -> bool:
@@ -83,7 +84,7 @@ class Closing:
         return self._until_us is not None and self._clock.stopwatch_us() >= self._until_us
 
     def _sync_together(self, journals: Leaving, written: Leaving) -> None:
-        """`written` are all that the sync covers: some are sealed already."""
+        """Sync the file system for `journals`. `written` are all journals that the sync covers, sealed or not."""
         assert self._fd is not None
         fd, started_us = self._fd, self._clock.stopwatch_us()
         within_us = None if self._until_us is None else max(self._until_us - started_us, 0)
@@ -96,7 +97,7 @@ class Closing:
                 f"stopping: sync of the file system failed: {error.strerror}; no journal is sealed, and each"
                 " will continue in a new segment"
             )
-            for _, journal in written:  # all of them, time or not: the next process must not rely on any
+            for _, journal in written:  # all of them, late or not: the next process must not rely on any
                 journal.sync_failed(error)
             return
         for _, journal in journals:
@@ -128,5 +129,5 @@ class Closing:
 
 
 def _is_unsynced(journal: Journal) -> bool:
-    """Whether something of it need not be on disk yet."""
+    """True if part of the journal may not be on disk yet."""
     return journal.unsynced or journal.syncing

@@ -1,7 +1,13 @@
-"""The commit at the end of a turn: each dirty queue is written once, before any reply that depends on it leaves.
+"""Group commit at the end of a turn: one write per changed journal, and the syncs that replies wait for.
 
-Where sync_journal says so the reply also waits for the disk. One sync of a journal is under way at a time; what comes
-meanwhile gathers and is written when it is over. Whoever waits for a commit holds its `PendingCommit`.
+Each dirty queue is written once per turn, before any reply that depends on it is sent. With `sync_journal: true` those
+replies also wait for a sync in a thread. A queue has at most one commit in such a sync: changes made meanwhile gather
+under the next `PendingCommit` and are written when the sync ends, so a failure always undoes the journal's tail. A
+failed sync is never retried, since the kernel reports a lost page only once.
+
+A dirty queue is in `GroupCommit.dirty`, or gathers behind a sync whose end adds it. Each observer of a commit is called
+exactly once: after the commit is on disk, or after it was undone in memory. Items moved between queues leave their
+source only after the destination's commit (`settle_moves`).
 """
 
 from bisect import bisect_left
@@ -15,30 +21,30 @@ from kestreld.journal.journal import Journal
 from kestreld.journal.records import Checkpoint
 from kestreld.queues.memory import Holding
 
-# Syncs are counted by how long they took, up to each of these; the last count is of those that took longer.
+# Upper bounds of the histogram of sync times; a last bucket counts longer ones.
 SYNC_BOUNDS_US: Final = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000)
 
 
 class CommitObserver(Protocol):
-    """Somebody whose answers wait for commits to be on disk; told of each whether it has failed to get there."""
+    """Somebody whose replies wait for commits. `released` is called for each commit, with its failure if it failed."""
 
     def released(self, failure: JournalFailed | None) -> None: ...
 
 
 class PendingCommit:
-    """One commit of a synced queue: pending until it is on disk, or has failed to get there."""
+    """One commit of a synced queue: pending until it is on disk or has failed."""
 
     __slots__ = ("failure", "is_syncing", "observers", "pending")
 
     def __init__(self) -> None:
         self.pending = True
-        self.is_syncing = False  # its sync is under way
+        self.is_syncing = False  # its sync has been started
         self.failure: JournalFailed | None = None
         self.observers: list[CommitObserver] = []
 
 
 class Tally:
-    """How many commits somebody waits for, and the first failure of one. `settled` is told when none is pending."""
+    """Number of pending commits somebody waits for, and their first failure. `settled` is called when none is left."""
 
     __slots__ = ("failure", "pending", "settled")
 
@@ -59,7 +65,7 @@ class Tally:
 
 
 class SyncState:
-    """How the commits of a queue get to the disk, where somebody waits for that. Read anywhere, set by its methods."""
+    """Progress of a queue's commits towards the disk. Read by anyone, changed only by its methods."""
 
     __slots__ = (
         "due_at_ms",
@@ -72,61 +78,61 @@ class SyncState:
     )
 
     def __init__(self) -> None:
-        # Of a queue that is synced before its replies: the commit under way to the disk, and the latest one
+        # Of a queue that is synced before its replies: the commit being synced, and the latest one
         self.syncing_commit: PendingCommit | None = None
         self.pending_commit: PendingCommit | None = None
-        self.in_flight: list[bytes] = []  # PUT records of the former
-        self.written_at = (0, 0)  # where it begins: segment number and offset
-        self.syncing_head = 0  # the lowest head as it leaves it
-        self.safe_head = 0  # and as the last one on disk left it
-        self.due_at_ms = 0  # of a queue that is synced every so many ms: when the next is due; 0 = nothing to sync
+        self.in_flight: list[bytes] = []  # PUT records of `syncing_commit`
+        self.written_at = (0, 0)  # start of `syncing_commit`: segment number and offset
+        self.syncing_head = 0  # the lowest head once `syncing_commit` is on disk
+        self.safe_head = 0  # the lowest head according to the last commit on disk
+        self.due_at_ms = 0  # next sync of a queue that is synced periodically; 0 = nothing to sync
 
     def plan(self, due_at_ms: int) -> None:
-        """The next sync is due then; 0 = none is."""
+        """Set the time of the next sync; 0 = none is due."""
         self.due_at_ms = due_at_ms
 
     def write_at(self, number: int, offset: int) -> None:
-        """A commit is about to be written there."""
+        """Set the place at which the next commit is about to be written."""
         self.written_at = (number, offset)
 
     def wrote(self, puts: list[bytes]) -> None:
-        """A commit is written, with these PUT records in it."""
+        """Keep the PUT records of the commit that was just written."""
         self.in_flight = puts
 
     def gather(self, commit: PendingCommit) -> None:
-        """While one is under way to the disk, this is what changes meanwhile belongs to."""
+        """Make `commit` the one that collects changes until the current sync ends."""
         self.pending_commit = commit
 
     def begin(self, commit: PendingCommit, lowest_head: int) -> None:
-        """A written commit is to be synced."""
+        """Begin the sync of a written commit."""
         self.pending_commit = self.syncing_commit = commit
         self.syncing_head = lowest_head
 
     def succeed(self) -> None:
-        """The commit under way is on disk."""
+        """Record that the commit being synced is on disk."""
         self.syncing_commit = None
         self.safe_head = self.syncing_head
         self.in_flight = []
 
     def give_up(self) -> list[bytes]:
-        """Nothing is under way any more: the PUT records that were."""
+        """Stop tracking the commit being synced; returns its PUT records."""
         self.syncing_commit = None
         given_up, self.in_flight = self.in_flight, []
         return given_up
 
     def drop_latest(self) -> PendingCommit | None:
-        """Nobody waits for the latest commit any more; which that was."""
+        """Remove and return the latest commit: nobody waits for it any more."""
         latest, self.pending_commit = self.pending_commit, None
         return latest
 
     def drop_gathering(self) -> PendingCommit | None:
-        """What gathers behind the commit under way is undone; whom that concerns."""
+        """Remove the commit that gathers behind the one being synced, as its changes are undone; returns it."""
         gathering, self.pending_commit = self.pending_commit, self.syncing_commit
         return gathering
 
 
 class Committed(Holding):
-    """A queue family, as far as the commit at the end of a turn knows it."""
+    """A queue family as the commit at the end of a turn sees it."""
 
     __slots__ = (
         "clock", "commit_group", "dirty", "journal", "moving", "name", "report", "roll_wanted",
@@ -159,66 +165,66 @@ class Committed(Holding):
         """Have this queue written at the end of the turn."""
         if not self.dirty:
             self.commit_group.dirty.append(self)
-            self.dirty = True  # last: one that is dirty and not in the group would never be written again
+            self.dirty = True  # last: a queue that is dirty but not in the group would never be written again
 
     @property
     def pending_commit(self) -> PendingCommit | None:
-        """The latest commit, where its answers wait for the disk; None when they wait for nothing."""
+        """The latest commit, if its replies wait for the disk; else None."""
         return self.sync.pending_commit
 
     @property
     def is_idle(self) -> bool:
-        """Whether all of it is written, and nothing on its way to the disk."""
+        """True if every change is written and no commit is being synced."""
         return not self.dirty and self.sync.syncing_commit is None
 
     def wants_segment(self, journal: Journal) -> bool:
-        """Whether the live segment is full, or a new one is wanted for another reason."""
+        """True if the live segment is full, or a new one was requested."""
         return self.roll_wanted or journal.segments[-1].used_bytes - journal.checkpoint_bytes >= self.segment_bytes_max
 
     def want_segment(self, *, wanted: bool) -> None:
-        """Whether a compaction waits for a new segment, with a number left free before it."""
+        """Request a new segment with a number left free before it, or withdraw that unless a new version needs it."""
         self.roll_wanted = wanted or (self.journal is not None and self.journal.is_behind)
 
     def start_segment(self, journal: Journal, checkpoint: Checkpoint, filled: int = -1, unsaid: bytes = b"") -> None:
-        """Begin the segment that is wanted. See `Journal.start_segment`."""
+        """Begin the new segment. See `Journal.start_segment`."""
         journal.start_segment(checkpoint, int(self.roll_wanted), filled, unsaid)
         self.roll_wanted = False
 
     def commit(self) -> None:
-        """Write everything since the last commit in one piece. Raises JournalFailed with all of it undone."""
+        """Write all changes since the last commit in one piece. Raises JournalFailed after undoing all of them."""
         raise NotImplementedError
 
     def commit_synced(self) -> None:
-        """The commit under way is on disk."""
+        """The commit being synced is on disk."""
         raise NotImplementedError
 
     def forget_syncing(self) -> None:
-        """Nothing is under way: what was has been put on disk in another way."""
+        """Stop tracking the commit being synced: it was put on disk in another way."""
         raise NotImplementedError
 
     def undo_syncing(self) -> None:
-        """The commit under way did not get to the disk: it is undone, and all that has come since."""
+        """Undo the commit whose sync failed, and every change since."""
         raise NotImplementedError
 
     def settle_moves(self, failed: Container["Committed"]) -> None:
-        """Every queue of the turn has been committed, but for `failed`: see to the items moved between them."""
+        """Finish moves to other queues after a turn's commits; revert those whose destination `failed`."""
         raise NotImplementedError
 
     def lowest_head(self) -> int:
-        """The lowest id some reader still needs."""
+        """Lowest id that some reader still needs."""
         raise NotImplementedError
 
     def written_head(self) -> int:
-        """The lowest id some reader still needs, going by what is written: on disk, where answers wait for that."""
+        """Lowest id that some reader still needs by what is written, or is on disk if replies wait for that."""
         return self.lowest_head() if self.is_idle else self.sync.safe_head
 
     def checkpoint(self) -> Checkpoint:
-        """The whole state, between commits: what the next segment begins with."""
+        """The whole state between commits, for the beginning of the next segment."""
         raise NotImplementedError
 
 
 class PendingSync:
-    """What puts one commit on disk, and who is told how that went. `fd` is the journal's, of the segment at `path`."""
+    """The sync of one commit: `work` does it, `finished` gets the outcome. `fd` is open on the segment at `path`."""
 
     __slots__ = ("fd", "finished", "path", "pending_commit", "work")
 
@@ -238,20 +244,20 @@ class PendingSync:
 
 
 class GroupCommit:
-    """The queues that changed in this turn, the commits on their way to the disk, and what their syncs cost."""
+    """The queues changed in this turn, the commits being synced, and the durations of syncs."""
 
     def __init__(self, clock: Clock, files: FileLayer) -> None:
         self.clock = clock
         self.files = files
         self.wake: Callable[[], None] = lambda: None  # asks for a turn: there is something to commit
         self.dirty: list[Committed] = []  # to be committed; each adds itself
-        self.rolling: list[Committed] = []  # their live segment is full: a new one is due after the replies
+        self.rolling: list[Committed] = []  # queues whose live segment is full: a new one is begun after the replies
         self.sync_later: list[Committed] = []  # written, and to be synced within their sync_journal time
-        self.failed: dict[Committed, JournalFailed] = {}  # in the last run, and in the turn before it
-        self._failed_already: dict[Committed, JournalFailed] = {}  # before this turn's run
+        self.failed: dict[Committed, JournalFailed] = {}  # in the last run, or by `settle` in the turn before it
+        self._failed_already: dict[Committed, JournalFailed] = {}  # by `settle`, before this turn's run
         self.moving: list[Committed] = []  # items have left them for queues whose commits are not on disk yet
-        self.pending_commits = 0  # pending ones
-        self.together = False  # sync the whole file system rather than several journals
+        self.pending_commits = 0  # number of commits not yet on disk
+        self.together = False  # one sync of the file system instead of several of journals
         self.pending_syncs: list[PendingSync] = []  # what this run has to sync
         self.syncs = 0
         self.sync_us_total = 0
@@ -259,13 +265,13 @@ class GroupCommit:
         self.sync_counts = [0] * (len(SYNC_BOUNDS_US) + 1)
 
     def run(self) -> None:
-        """Commit every dirty queue. What failed is in `failed` until the next run."""
+        """Commit every dirty queue. Failures are in `failed` until the next run."""
         if self.failed or self._failed_already:
             self.failed, self._failed_already = self._failed_already, {}
         dirty, self.dirty = self.dirty, []
         for queue in dirty:
             if queue.sync.syncing_commit is not None:
-                if queue.dirty:  # not one that is here twice, for it has left a failed segment behind in this turn
+                if queue.dirty:  # a queue that left a failed segment in this turn is listed twice
                     self._gather(queue)
             else:
                 self._commit(queue)
@@ -285,10 +291,10 @@ class GroupCommit:
         if queue.journal is not None and queue.journal.segments:
             self._plan(queue, queue.journal)
         if queue.sync.pending_commit is not None and queue.sync.syncing_commit is None:
-            self._release(queue.sync.drop_latest(), None)  # what gathered came to nothing, or the queue has gone
+            self._release(queue.sync.drop_latest(), None)  # nothing was written after all, or the queue was deleted
 
     def _gather(self, queue: Committed) -> None:
-        """Leave a queue dirty while its last commit is on its way to the disk."""
+        """Leave a queue dirty while its last commit is being synced."""
         if queue.sync.pending_commit is queue.sync.syncing_commit:
             queue.sync.gather(self._new_commit())
 
@@ -297,7 +303,7 @@ class GroupCommit:
         return PendingCommit()
 
     def _plan(self, queue: Committed, journal: Journal) -> None:
-        """What a written commit leaves to do: a sync now or in a while, a segment to roll."""
+        """Plan what a written commit still needs: a sync, now or later, and a new segment."""
         full = queue.stopped is None and queue.wants_segment(journal)
         if queue.sync_ms == 0 and journal.unsynced and journal.failed is None:
             self._plan_sync(queue, journal, roll=full)
@@ -307,7 +313,7 @@ class GroupCommit:
         if queue.sync_ms and journal.unsynced and not queue.sync.due_at_ms:
             queue.sync.plan(self.clock.monotonic_ms + queue.sync_ms)
             self.sync_later.append(queue)
-            self.wake()  # whoever commits outside a turn, a timer say, plans no sync
+            self.wake()  # a commit outside a turn, by a timer say, plans no sync
 
     def _settle_moves(self, queues: list[Committed]) -> None:
         self.moving = []
@@ -323,9 +329,10 @@ class GroupCommit:
         self._release(queue.sync.drop_latest(), failure)
 
     def forget_turn(self, queue: Committed) -> None:
-        """A turn of this queue was cut short. What it has written is on disk, or on its way there, when this returns.
+        """Forget an interrupted turn of this queue.
 
-        What had gathered for the next commit is undone: whoever waits for that is told so.
+        If replies of the queue wait for the disk, what it has written is on disk, or its sync is under way, when this
+        returns. Changes that gathered for the next commit are undone, and their observers get a JournalFailed.
         """
         self.failed.pop(queue, None)
         for planned in [one for one in self.pending_syncs if one.pending_commit is queue.sync.syncing_commit]:
@@ -348,9 +355,9 @@ class GroupCommit:
             self._release(gathering, failure)
 
     def settle(self, queue: Committed) -> None:
-        """Have all of a queue written, and on disk where answers wait for that, when this returns.
+        """Write all changes of a queue now, and sync them if its replies wait for that.
 
-        Raises JournalFailed with what did not get there undone.
+        Raises JournalFailed after undoing what did not reach the disk.
         """
         syncing = queue.sync.syncing_commit
         if syncing is not None:
@@ -363,21 +370,21 @@ class GroupCommit:
                 raise
             journal = queue.journal
             if journal is not None and journal.failed is not None:
-                # Nothing was written: what gets did the next segment will say, and there is nothing to take back.
+                # Nothing was written: the next segment will say what gets did, and there is nothing to undo.
                 self._release(queue.sync.drop_latest(), None)
                 raise journal.failed
             if queue.sync_ms == 0:
                 self._settle_sync(queue, queue.sync.drop_latest())
 
     def _fail_already(self, queue: Committed, failure: JournalFailed) -> None:
-        """What this turn has done so far is undone; at its end those who did it are told."""
+        """Record that the queue's changes in this turn were undone; its end reports that to whoever made them."""
         self.failed[queue] = self._failed_already[queue] = failure
         if queue not in self.dirty:
             self.dirty.append(queue)  # it was gathering: without it the turn may have nothing to commit at its end
         self._release(queue.sync.drop_latest(), failure)
 
     def _settle_sync(self, queue: Committed, commit: PendingCommit | None) -> None:
-        """Sync a journal here and now."""
+        """Sync a journal now, in this thread."""
         failure = self._sync_now(queue)
         if failure is not None:
             queue.undo_syncing()
@@ -391,14 +398,14 @@ class GroupCommit:
             raise failure
 
     def sync_within(self, queue: Committed) -> None:
-        """Have a queue synced within its sync_journal time from now."""
+        """Plan a sync of a queue within its sync_journal time from now."""
         if queue.sync_ms:
             queue.sync.plan(self.clock.monotonic_ms + queue.sync_ms)
             if queue not in self.sync_later:
                 self.sync_later.append(queue)
 
     def sync_no_more(self, queue: Committed) -> None:
-        """A queue's journal has been closed: no sync of it is due any more."""
+        """Cancel the planned sync of a queue whose journal has been closed."""
         queue.sync.plan(0)
         if queue in self.sync_later:
             self.sync_later.remove(queue)
@@ -414,14 +421,14 @@ class GroupCommit:
             return failure
         return None
 
-    # On the way to the disk
+    # Syncs
 
     def _plan_sync(self, queue: Committed, journal: Journal, *, roll: bool) -> None:
-        """Sync what was just written, elsewhere; its commit is released when that is over."""
+        """Sync what was just written in the background, and release its commit afterwards."""
         started_us = self.clock.stopwatch_us()
         pending_commit = queue.sync.pending_commit or self._new_commit()
         queue.sync.begin(pending_commit, queue.lowest_head() if len(journal.segments) > 1 else 0)
-        # As this commit leaves it: what gathers meanwhile belongs to the next.
+        # The state after this commit: later changes belong to the next one.
         checkpoint = queue.checkpoint() if roll else None
         try:
             fd = journal.borrow()
@@ -444,7 +451,7 @@ class GroupCommit:
             if error is None:
                 journal.synced(number, used_bytes, started_us)
                 self._count_sync(journal.sync_us)
-                is_latest = queue.sync.syncing_commit is pending_commit  # else others were written since
+                is_latest = queue.sync.syncing_commit is pending_commit  # else later commits were written
                 if checkpoint is not None and journal is queue.journal and is_latest:
                     self._roll(queue, journal, checkpoint)
             self._sync_finished(queue, journal, pending_commit, error)
@@ -470,7 +477,7 @@ class GroupCommit:
             for pending_sync in covered:
                 pending_sync.finished(error)
 
-        fd = covered[0].fd  # open since before it was written to: a failure to write back is reported to it
+        fd = covered[0].fd  # opened before the write, so write-back errors are reported to it
         self.files.in_background(lambda: self.files.sync_file_system(fd), finished)
         for pending_sync in covered:
             pending_sync.pending_commit.is_syncing = True
@@ -479,23 +486,23 @@ class GroupCommit:
         try:
             return self.files.is_covered(pending_sync.path, fd)
         except OSError:
-            return False  # its own sync says what is wrong
+            return False  # its own sync reports the error
 
     def _roll(self, queue: Committed, journal: Journal, checkpoint: Checkpoint) -> None:
-        """Begin the next segment before what has gathered is written. Its CHECKPOINT goes to the disk with that."""
+        """Begin the next segment before the gathered changes are written. Its CHECKPOINT is synced with them."""
         try:
             queue.start_segment(journal, checkpoint)
         except JournalFailed as failure:
             queue.report(f"{queue.name}: {failure}; puts are refused until a new segment can be created")
             queue.review_next_put()
         else:
-            self.rolling.append(queue)  # its journal may have become too long
+            self.rolling.append(queue)  # its journal may need compaction now
 
     def mark(self, queue: Committed, journal: Journal) -> None:
-        """After a sync: have the marker say which segments there are. What the disk refuses is tried at the next."""
+        """After a sync, rename the marker so that it names the segments. A failure is retried at the next sync."""
         if journal is not queue.journal or not journal.wants_mark:
-            return  # another journal may have its folder by now
-        # A stopped queue no longer knows what is held back, and has none of its segments deleted.
+            return  # another journal may use its folder by now
+        # A stopped queue no longer knows what is held back: none of its segments is deleted.
         dead = journal.dead_segments(queue.written_head()) if queue.stopped is None else 0
         kept = journal.segments[dead]
         try:
@@ -510,8 +517,8 @@ class GroupCommit:
     def _sync_finished(
         self, queue: Committed, journal: Journal, pending_commit: PendingCommit, error: OSError | None
     ) -> None:
-        """The sync of a commit is over."""
-        if queue.sync.syncing_commit is not pending_commit:  # forgotten, as its turn was cut short
+        """Release or undo a commit whose sync has ended."""
+        if queue.sync.syncing_commit is not pending_commit:  # forgotten: its turn was interrupted
             if error is not None:
                 journal.sync_failed(error)
             return

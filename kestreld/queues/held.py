@@ -1,11 +1,13 @@
-"""What one reader holds back: items with a time of their own, delayed or failed ones, and leases that run.
+"""Items that one reader holds back: delayed and failed ones until their time comes, and running leases.
 
-An item is *later* until its time comes, then *ready*: before whatever waits in the window, by id among its like. From
-there it goes to the window's front when somebody asks, and is *out* from then on, until it is done. Of these the
-journal has DUE records, and a CHECKPOINT says nothing; but for those that are `unnoted`. Leases are open reads that
-belong to nobody's connection.
+An item is *later* until its time comes, then *ready*: delivered before whatever waits in the window, lowest id first.
+It is *out* from the moment it goes to the window's front or to a client, until the commit that says it is done is
+written. An id is in at most one of `later`, `ready` and `out`; `failed` is a subset of `later`; ids in `leases` are
+open reads. The journal has DUE records of held items, except of the `unnoted` ones: a CHECKPOINT lists only those, and
+of the rest says how many there are and from which id startup must look for them. Done items stay in `forgotten` until
+their commit is on disk, so that its failure brings them back.
 
-This is bookkeeping only: what becomes of an item its reader decides. Times are on the monotonic clock.
+This is bookkeeping only: scheduling.py decides what becomes of an item. All times are on the monotonic clock.
 """
 
 import struct
@@ -17,30 +19,30 @@ from kestreld.queues.agenda import Agenda, Scheduled
 from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.parted import DROPPED_AT_ONCE, PartedDict, PartedHeap
 
-# What an item is held as: | due_at_ms u64 | PUT record |, or with the length of its data where only the journal has it.
+# Value of a held item: | due_at_ms u64 | PUT record |, or | due_at_ms u64 | data length u32 |, in the journal only.
 _DUE: Final = struct.Struct("<Q")
 _ELSEWHERE: Final = struct.Struct("<QI")
 _ID_BITS: Final = 62
 _ID_MASK: Final = (1 << _ID_BITS) - 1
-DUE_AT_ONCE: Final = 500  # so many fall due in a step of two milliseconds at most
-ITEM_COST_BYTES: Final = 250  # about what one takes beside its data
+DUE_AT_ONCE: Final = 500  # items and leases handled per step of two milliseconds
+ITEM_COST_BYTES: Final = 250  # approximate memory of an item without its data
 ATTEMPT_MAX: Final = 0xFFF
 MOVED_MAX: Final = 1000  # beyond it the oldest is forgotten
-BEGUN_MAX: Final = 8192  # leases that are not in the order of their times yet: most are over before they get there
+BEGUN_MAX: Final = 8192  # leases not sorted by time yet: most are over before they would be
 TURNS_MAX: Final = 100_000  # beyond it the oldest is forgotten
 
 
 class Lease:
-    """Who has an item until when. `attempt` is in the token; -1 = it is an open read with a time limit."""
+    """Who has an item until when. `attempt` is part of the token; -1 = an open read with a time limit."""
 
     __slots__ = ("attempt", "ends_at_ms", "holder", "lost", "since_ms", "token")
 
     attempt: int
-    token: int  # 0 = nobody has shown it since the server started
+    token: int  # 0 = not presented since the server started
     since_ms: int
     ends_at_ms: int
-    holder: str  # the address of whoever took it
-    lost: Callable[[], None] | None  # told when it has run out
+    holder: str  # address of the client that took it
+    lost: Callable[[], None] | None  # called when the lease has expired
 
 
 def lease_of(
@@ -51,7 +53,7 @@ def lease_of(
     lost: Callable[[], None] | None = None,
     token: int = 0,
 ) -> Lease:
-    """`begin_lease` does this for itself: where it is done most, a constructor takes as long as all the rest."""
+    """Make a Lease. `begin_lease` repeats this inline, because a constructor would double its cost."""
     made = Lease()
     made.attempt, made.since_ms, made.ends_at_ms, made.holder, made.lost = attempt, since_ms, ends_at_ms, holder, lost
     made.token = token
@@ -59,7 +61,7 @@ def lease_of(
 
 
 class Held(Scheduled):
-    """The items that a reader holds back. `due` is told of each whose time has come."""
+    """The items that a reader holds back. `due` is called for each item or lease whose time has come."""
 
     __slots__ = (
         "_agenda", "_begun", "_confirmed", "_confirmed_in_flight", "_dropped", "_dropped_before", "_dropped_ids",
@@ -70,7 +72,7 @@ class Held(Scheduled):
     )  # fmt: skip
 
     def __init__(self, agenda: Agenda, due: Callable[[int, bool], None], first_attempt: int) -> None:
-        """`first_attempt` is what the tokens of this process begin with: not those of the one before."""
+        """`first_attempt` is the first attempt number in tokens of this process, other than the previous process's."""
         super().__init__(-1)
         self._agenda = agenda
         self._due = due
@@ -78,41 +80,41 @@ class Held(Scheduled):
         self.ready: PartedDict[int, bytes] = PartedDict()
         self.out: dict[int, int] = {}  # id -> when it was due; in the window, open, or not written yet as done
         self.leases: dict[int, Lease] = {}
-        self.leased = 0  # how many of them are leases: open reads with a time limit are not
-        self.counted: set[int] = set()  # leases extended after a failure of theirs was counted, which is once
-        self.unnoted: set[int] = set()  # those that no DUE record is about, or none that is written
-        self.noted_leases: dict[int, int] = {}  # of what is out and DUE records say was leased at a stop: their `lease`
-        self.failed: PartedDict[int, bool] = PartedDict()  # later ones that wait because they have failed
-        self.data_bytes = 0  # of what is later or ready
-        self.ready_bytes = 0  # of what is ready
-        self.memory_bytes = 0  # the same, as far as it is in memory
-        self.fed = 0  # the ready item that was made the head last
-        self.forgotten: dict[int, tuple[int, bool]] = {}  # out until a commit that is not on disk yet
-        self.forgotten_turns: dict[int, int] = {}  # of what is done by such a commit
-        self._begun: list[int] = []  # leased lately, some of them no more
-        self.turns: dict[int, int] = {}  # how often somebody had an item, since its first lease, and did not end it
-        self._moved: dict[int, None] = {}  # tokens by which items have failed that moved away, the latest of them
-        self._confirmed: list[int] = []  # whose leases have ended with them since the last commit,
-        self._confirmed_in_flight: list[int] = []  # and by one that is not on disk yet
-        self.settling = False  # commits are to be told of, for what was confirmed or is done
+        self.leased = 0  # number of `leases` without open reads that have a time limit
+        self.counted: set[int] = set()  # leases resumed after their failure was counted: it is counted once
+        self.unnoted: set[int] = set()  # held ids that no written DUE record is about
+        self.noted_leases: dict[int, int] = {}  # out, leased at a stop by a DUE record: its `lease`
+        self.failed: PartedDict[int, bool] = PartedDict()  # later items that are being retried
+        self.data_bytes = 0  # of later and ready items
+        self.ready_bytes = 0  # of ready items
+        self.memory_bytes = 0  # of later and ready items whose record is in memory
+        self.fed = 0  # the ready item that was last made the head
+        self.forgotten: dict[int, tuple[int, bool]] = {}  # was out; (due time, unnoted); commit not on disk yet
+        self.forgotten_turns: dict[int, int] = {}  # `turns` of items that are done by such a commit
+        self._begun: list[int] = []  # leased lately and not in `_times` yet; some leases are over
+        self.turns: dict[int, int] = {}  # id -> how often the item came back since its first lease
+        self._moved: dict[int, None] = {}  # latest tokens whose item failed and moved away
+        self._confirmed: list[int] = []  # leased items confirmed since the last commit,
+        self._confirmed_in_flight: list[int] = []  # and by a commit that is not on disk yet
+        self.settling = False  # something was confirmed or done: commits must be reported here
         self.expired_leases = 0
-        self.late_confirms = 0  # that came when somebody else had the item, or it was done
-        # What is no more later or ready since `track`, and for when DUE records say it was; None = nobody asks.
+        self.late_confirms = 0  # confirms after the item was done or somebody else had it
+        # Items that stopped being later or ready since `track`, and their due time by DUE records; None = not tracked.
         self._left: dict[int, int | None] | None = None
         self.first_attempt = first_attempt
-        self._next_attempt = first_attempt  # of an item of which no lease has ended since it was renewed
-        self._most_turns = 0  # that any item has had since
-        self.owner = -1  # the journal that the digest in tokens is of,
-        self.owner_key = b""  # and what that begins with
-        self._dropped: list[PartedDict[int, bytes]] = []  # by a flush, to be freed in parts
-        self._dropped_before = 0  # so many of them before `track`
+        self._next_attempt = first_attempt  # of an item no lease of which has ended since then or `renewed`
+        self._most_turns = 0  # maximum of `turns` since then
+        self.owner = -1  # journal id that `owner_key` is for
+        self.owner_key = b""  # packed journal id and reader number, hashed into tokens
+        self._dropped: list[PartedDict[int, bytes]] = []  # by flushes, to be freed in parts
+        self._dropped_before = 0  # length of `_dropped` at `track`
         self._dropped_ids: list[list[int]] = []
-        self._times = PartedHeap(self._is_due, self._counted)  # due_at_ms << 62 | id, of later ones and leases
-        self._ready_ids: list[int] = []  # heap; some are ready no more
+        self._times = PartedHeap(self._is_due, self._counted)  # due_at_ms << 62 | id, of later items and leases
+        self._ready_ids: list[int] = []  # heap; some are no longer ready
         self._lowest = PartedHeap(self.has, self._counted)
-        self.highest = 0  # no id above it was ever held back
+        self.highest = 0  # the highest id ever held back
 
-    # Of an item
+    # Single items
 
     @staticmethod
     def is_in_memory(value: bytes) -> bool:
@@ -120,7 +122,7 @@ class Held(Scheduled):
 
     @staticmethod
     def size_of(value: bytes) -> int:
-        """The length of an item's data."""
+        """Bytes of an item's data."""
         if len(value) == _ELSEWHERE.size:
             return int(_ELSEWHERE.unpack(value)[1])
         return len(value) - _DUE.size - ITEM_HEADER_BYTES
@@ -131,24 +133,24 @@ class Held(Scheduled):
 
     @staticmethod
     def record_of(value: bytes) -> bytes:
-        """The PUT record of one that is in memory."""
+        """PUT record of an item that is in memory."""
         return value[_DUE.size :]
 
     def has(self, one: int) -> bool:
-        """Whether it is held back, or was and is on its way: reading the journal passes it over."""
+        """True if the item is later, ready or out: reading the journal passes over it."""
         return one in self.later or one in self.ready or one in self.out
 
     def is_noted(self, one: int) -> bool:
-        """Whether a DUE record is about it, and a CHECKPOINT not."""
+        """True if the item is held and DUE records, not CHECKPOINTs, are about it."""
         return self.has(one) and one not in self.unnoted
 
     def _counted(self) -> int:
-        """How many there are, whatever they wait for."""
+        """Number of items in every state, plus leases."""
         return len(self.later) + len(self.ready) + len(self.out) + len(self.leases)
 
     @property
     def later_bytes(self) -> int:
-        """The data of what is later."""
+        """Data bytes of later items."""
         return self.data_bytes - self.ready_bytes
 
     @property
@@ -158,7 +160,7 @@ class Held(Scheduled):
     # Later
 
     def hold(self, one: int, record: bytes | None, size: int, due_at_ms: int, *, has_failed: bool = False) -> None:
-        """Not before then. `record` None: only the journal has it."""
+        """Hold an item back until `due_at_ms`. `record` None: only the journal has it."""
         self.out.pop(one, None)
         if has_failed:
             self.failed[one] = True
@@ -170,7 +172,7 @@ class Held(Scheduled):
         self._plan(due_at_ms, one)
 
     def _look_for(self, one: int) -> None:
-        """Whoever reads the journal for what is held back is to meet this item."""
+        """Extend the range of ids in which the journal is searched for held items."""
         self._lowest.push(one, one)
         if one > self.highest:
             self.highest = one
@@ -182,7 +184,7 @@ class Held(Scheduled):
             self._agenda.add(self)
 
     def _is_due(self, key: int) -> bool:
-        """Whether an entry still counts."""
+        """True if an entry of `_times` still counts."""
         one, at_ms = key & _ID_MASK, key >> _ID_BITS
         value = self.later.get(one)
         if value is not None:
@@ -191,7 +193,7 @@ class Held(Scheduled):
         return lease is not None and lease.ends_at_ms == at_ms
 
     def fall_due(self, now_ms: int) -> None:
-        """Tell of everything whose time has come, as much as may be done in one go."""
+        """Call `due` for items and leases whose time has come, at most DUE_AT_ONCE of them."""
         self.due_at_ms = -1
         self._plan_begun()
         for key in self._times.pop_below((now_ms + 1) << _ID_BITS, DUE_AT_ONCE):
@@ -199,23 +201,23 @@ class Held(Scheduled):
                 one = key & _ID_MASK
                 self._due(one, one in self.later)
         following = self._times.first()
-        # It may be set by now: who waited for an item that has fallen due may have leased it for less.
+        # It may be set by now: a waiter may have leased an item that fell due, for a shorter time.
         if following is not None and not 0 <= self.due_at_ms <= following >> _ID_BITS:
             self.due_at_ms = max(following >> _ID_BITS, now_ms)
             self._agenda.add(self)
 
     def next_at_ms(self) -> int | None:
-        """When the next item is due or the next lease ends; None when there is neither."""
+        """Time at which the next item is due or the next lease ends; None if there is neither."""
         return self.due_at_ms if self.due_at_ms >= 0 else None
 
     def bring_forward(self, one: int, due_at_ms: int) -> None:
-        """A later item is due at another time."""
+        """Give a later item another due time."""
         self.later[one] = _DUE.pack(due_at_ms) + self.later[one][_DUE.size :]
 
     # Ready
 
     def make_ready(self, one: int) -> None:
-        """Its time has come."""
+        """Make a later item ready."""
         value = self.ready[one] = self.later[one]  # first: a signal may cut this short, and there is no journal
         self.later.pop(one)
         self.failed.pop(one)
@@ -223,7 +225,7 @@ class Held(Scheduled):
         heappush(self._ready_ids, one)
 
     def add_ready(self, one: int, record: bytes, now_ms: int) -> None:
-        """One comes back that no DUE record is about."""
+        """Add an item as ready; no DUE record is about it."""
         self.ready[one] = _DUE.pack(now_ms) + record
         size = len(record) - ITEM_HEADER_BYTES
         self.data_bytes += size
@@ -234,13 +236,13 @@ class Held(Scheduled):
         heappush(self._ready_ids, one)
 
     def first_ready(self) -> int:
-        """The lowest id; 0 = none is."""
+        """Lowest ready id; 0 if there is none."""
         while self._ready_ids and self._ready_ids[0] not in self.ready:
             heappop(self._ready_ids)
         return self._ready_ids[0] if self._ready_ids else 0
 
     def leave(self, one: int) -> bytes:
-        """Take one out that is later or ready: it is done, or on its way."""
+        """Remove an item from the later or ready ones and return its value: it is done, or goes out."""
         value = self.ready.pop(one)
         if value is None:
             value = self.later[one]
@@ -258,25 +260,25 @@ class Held(Scheduled):
         return value
 
     def send_out(self, one: int) -> None:
-        """A ready one goes to the window's front."""
+        """Mark a ready item as out: it goes to the window's front."""
         self.go_out(one)
         self.fed = one
 
     def come_in(self, one: int, record: bytes, now_ms: int) -> None:
-        """One that was out, or never held, is ready."""
+        """Make an item ready that was out or not held."""
         is_first, due_at_ms = not self.is_noted(one), self.out.pop(one, now_ms)
         self.add_ready(one, record, due_at_ms)
         if not is_first:
             self.unnoted.discard(one)
 
     def keep_in_memory(self, one: int, record: bytes) -> None:
-        """The journal was read anyway: a ready item need not be looked for when its turn comes."""
+        """Store the record of a ready item that was read ahead, so that its delivery need not read the journal."""
         value = self.ready[one]
         self.ready[one] = value[: _DUE.size] + record
         self.memory_bytes += len(record) - ITEM_HEADER_BYTES
 
     def track(self) -> None:
-        """Have `holds_since_tracked` know what is later or ready now, until `untrack`."""
+        """Keep track of items that leave the later or ready ones, for `holds_since_tracked`, until `untrack`."""
         self._left = {}
         self._dropped_before = len(self._dropped)
 
@@ -284,7 +286,7 @@ class Held(Scheduled):
         self._left = None
 
     def holds_since_tracked(self, one: int) -> bool:
-        """Whether it is later or ready, or was since `track`."""
+        """True if the item is held now, or was later or ready at some time since `track`."""
         if self._left is None:
             return False
         return self.has(one) or one in self._left or any(one in dropped for dropped in self._dropped_since_tracked())
@@ -293,7 +295,7 @@ class Held(Scheduled):
         return self._dropped[self._dropped_before :]
 
     def noted_due(self, one: int) -> int | None:
-        """When an item is due that DUE records are about, or were when `track` was called; None for any other."""
+        """Due time of an item that DUE records are about, or were when `track` was called; None for any other."""
         if one in self.unnoted:
             return None
         value = self.later.get(one) or self.ready.get(one)
@@ -304,7 +306,7 @@ class Held(Scheduled):
         return next((self.due_of(dropped[one]) for dropped in self._dropped_since_tracked() if one in dropped), None)
 
     def is_as_noted(self, one: int, due_at_ms: int, *, has_failed: bool) -> bool:
-        """Whether that is all that DUE records have to say of it: they may stay as they are."""
+        """True if a DUE record with this due time (± 1 ms) and reason still describes the item completely."""
         value = self.later.get(one) or self.ready.get(one)
         return (
             value is not None
@@ -314,7 +316,7 @@ class Held(Scheduled):
         )
 
     def take_note_of(self, one: int, now_ms: int) -> None:
-        """An item leaves what waits out of its order, maybe the window's front, to which a ready one has gone."""
+        """Mark an item as out that leaves the waiting ones out of order, even from the window's front."""
         if not self.is_noted(one):
             self.unnoted.add(one)
         self.out[one] = now_ms
@@ -328,7 +330,7 @@ class Held(Scheduled):
         self._plan(lease.ends_at_ms, one)
 
     def begin_lease(self, one: int, now_ms: int, lease_ms: int, holder: str, lost: Callable[[], None] | None) -> Lease:
-        """`lease`, written out, of the next attempt of an item. Its token is left to whoever makes one."""
+        """`lease` written inline, for the next attempt at an item. The caller adds the token."""
         ends_at_ms, attempt = now_ms + lease_ms, self._next_attempt
         if self.turns:
             attempt += self.turns.get(one, 0)
@@ -361,7 +363,7 @@ class Held(Scheduled):
         self._plan(ends_at_ms, one)
 
     def end_lease(self, one: int) -> None:
-        """Its item comes back, from whoever had it: by an open read, too, tokens of before are good no more."""
+        """Note that an item comes back, from a lease or an open read: tokens given before are no longer valid."""
         if self.leases and (lease := self.leases.pop(one, None)) is not None and lease.attempt >= 0:
             self.leased -= 1
             self.counted.discard(one)
@@ -370,7 +372,7 @@ class Held(Scheduled):
         self._count_turn(one, self.turns.pop(one, 0) + 1)
 
     def confirm_lease(self, one: int) -> None:
-        """Its item is done, as the next commit will say."""
+        """End the lease of an item that is done, as the next commit will say."""
         lease = self.leases.pop(one, None)
         if lease is not None and lease.attempt >= 0:
             self.leased -= 1
@@ -380,7 +382,7 @@ class Held(Scheduled):
             self.settling = True
 
     def undo_confirmed(self) -> None:
-        """What was confirmed by commits that failed, or never came, is not done."""
+        """Treat items as not done that were confirmed by commits which failed or were never made."""
         for one in [*self._confirmed_in_flight, *self._confirmed]:
             self._count_turn(one, self.turns.pop(one, 0) + 1)
         self._confirmed, self._confirmed_in_flight = [], []
@@ -393,54 +395,55 @@ class Held(Scheduled):
             del self.turns[next(iter(self.turns))]
 
     def moved_away(self, token: int) -> None:
-        """An item has left the queue, as whoever had leased it has failed once too often."""
+        """Remember the token of an item that has left the queue because it failed too often."""
         self._moved[token] = None
         if len(self._moved) > MOVED_MAX:
             del self._moved[next(iter(self._moved))]
 
     def has_moved(self, token: int) -> bool:
-        """Whether that is what became of the item of a token: who says again that it has failed is right."""
+        """True if the token's item has moved away: reporting its failure again succeeds."""
         return token in self._moved
 
     def last_attempt(self, one: int) -> int:
-        """Of the last lease of an item that is over, as far as is known: since the start, or an interrupted turn. -1:
-        nothing is. Whoever has had the item since, without a lease, counts as well.
+        """Attempt number of the item's last ended lease, known since the start or an interrupted turn; -1 = unknown.
+
+        Each time the item was returned without a lease since then counts as an attempt.
         """
         turns = self.turns.get(one, 0)
         return (self._next_attempt + turns - 1) & ATTEMPT_MAX if turns else -1
 
     def may_have_leased(self, attempt: int) -> bool:
-        """Whether this process may have given a token with that attempt, before a turn was interrupted."""
+        """True if this process may have given a token with that attempt before a turn was interrupted."""
         return (attempt - self.first_attempt) & ATTEMPT_MAX < self._next_attempt - self.first_attempt
 
     # All of them
 
     def lowest(self) -> int:
-        """The lowest id that a DUE record is about; 0 = none is."""
+        """An id that no held item is below, nearly always the lowest of them; 0 = nothing is held."""
         return self._lowest.first() or 0
 
     def cost_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Approximate bytes of memory used."""
         return self.memory_bytes + (len(self.later) + len(self.ready)) * ITEM_COST_BYTES
 
     def unnoted_bytes(self) -> int:
-        """The data of what is later or ready and no DUE record is about."""
+        """Data bytes of the later and ready items that no DUE record is about."""
         return sum(self.size_of(self.ready.get(one) or self.later[one]) for one in self.unnoted if one not in self.out)
 
     def is_described(self, one: int) -> bool:
-        """Whether it is out, and DUE records say so much of it as there is to say."""
+        """True if the item has left the waiting set and its DUE records are complete."""
         return one in self.out and one not in self.unnoted
 
     def described(self) -> set[int]:
-        """All those for which that is so."""
+        """Ids for which `is_described` is true."""
         return self.out.keys() - self.unnoted
 
     def go_out(self, one: int) -> None:
-        """One that is later or ready is done; its DONE is not written yet."""
+        """Move a later or ready item out: it is about to be delivered or leased, or is done."""
         self.out[one] = self.due_of(self.leave(one))
 
     def forget(self, one: int) -> bool:
-        """It is done, says the commit that was written; whether it was out of its order."""
+        """Forget an item whose DONE is written; True if it was out."""
         turns = self.turns.pop(one, 0)
         if turns:
             self.forgotten_turns[one] = turns
@@ -453,9 +456,9 @@ class Held(Scheduled):
         return due_at_ms is not None
 
     def remember(self, one: int) -> bool:
-        """It is not done after all; whether it is out of its order."""
+        """Restore an item that `forget` dropped, as its commit failed; True if it is out again."""
         turns = self.forgotten_turns.pop(one, 0)
-        if turns:  # or a token of before would be that of its next lease
+        if turns:  # or an earlier token would equal that of its next lease
             self._count_turn(one, turns)
         known = self.forgotten.pop(one, None)
         if known is None:
@@ -467,12 +470,12 @@ class Held(Scheduled):
         return True
 
     def committed(self) -> None:
-        """What was confirmed is so in the journal."""
+        """The confirmations since the last commit are written."""
         if self._confirmed or self._confirmed_in_flight:
             self._confirmed, self._confirmed_in_flight = [], self._confirmed
 
     def none_in_flight(self) -> None:
-        """What was forgotten does not come back."""
+        """Discard what could bring forgotten items back: their commit is on disk."""
         if self._confirmed_in_flight:
             self._confirmed_in_flight = []
         if self.forgotten:
@@ -484,7 +487,7 @@ class Held(Scheduled):
         self.settling = bool(self._confirmed)
 
     def drop_waiting(self, kept: Collection[int] = ()) -> None:
-        """Nothing is later or ready any more, and of what is out only `kept`."""
+        """Drop every later and ready item, and those out except `kept`."""
         self.out = {one: self.out[one] for one in kept if one in self.out}
         if self._left is not None:
             self._left.update(dict.fromkeys(self.unnoted))
@@ -500,7 +503,7 @@ class Held(Scheduled):
         self.data_bytes = self.ready_bytes = self.memory_bytes = 0
 
     def free_dropped(self) -> bool:
-        """Free some of what was dropped; False when there is nothing left of it. A compaction may still ask for it."""
+        """Free part of the dropped items; False if nothing is left. While a compaction tracks them they are kept."""
         if self._left is None:
             while self._dropped:
                 if self._dropped[-1].drop_some():
@@ -514,15 +517,15 @@ class Held(Scheduled):
         return False
 
     def renewed(self, opened: Container[int], elsewhere: Container[int] | None) -> "Held":
-        """One like it after a turn that was cut short; this one is not used any more.
+        """Return a replacement for use after an interrupted turn; this object is not used any more.
 
-        Leases of `opened` items run on. Nothing else is held, for the journal will say that; where there is none,
-        `elsewhere` None is not, what is held stays so, but for items that are in the window or open: `elsewhere`.
+        Leases of `opened` items go on. With `elsewhere` None nothing else is held, since the journal will say what is.
+        A queue without a journal passes the items in its window or open as `elsewhere`: all other held items stay held.
         """
         self.stop()
         self.undo_confirmed()
         held = Held(self._agenda, self._due, self.first_attempt)
-        # What is done may come back by a repair, and nobody knows any more how often it was leased.
+        # A repair may bring back items that are done, and how often those were leased is no longer known.
         held._next_attempt = self._next_attempt + self._most_turns + 1
         held.expired_leases, held.late_confirms = self.expired_leases, self.late_confirms
         held._moved = self._moved
@@ -544,12 +547,12 @@ class Held(Scheduled):
         return held
 
     def undo_put(self, one: int) -> None:
-        """An item was never put."""
+        """Remove an item whose put was undone."""
         if one in self.later or one in self.ready:
             self.leave(one)
         self.out.pop(one, None)
         self.unnoted.discard(one)
 
     def stop(self) -> None:
-        """Nothing falls due any more."""
+        """Cancel the due time: nothing falls due any more."""
         self.due_at_ms = -1
