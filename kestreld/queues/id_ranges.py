@@ -1,4 +1,4 @@
-"""Item ids in order as ranges, first and last id each: what DONE records and CHECKPOINTs say of them."""
+"""Sorted item ids as ranges (first, last), the form in which DONE records and CHECKPOINTs store them."""
 
 from bisect import bisect_left
 from itertools import pairwise
@@ -7,7 +7,7 @@ from kestreld.journal.records import Range
 
 
 def ranges_of(ids: list[int]) -> list[Range]:
-    """Ids in rising order, at least one, as ranges."""
+    """Ranges of at least one id; `ids` are in rising order."""
     first = last = ids[0]
     if ids[-1] - first + 1 == len(ids):
         return [(first, ids[-1])]
@@ -23,6 +23,6 @@ def ranges_of(ids: list[int]) -> list[Range]:
 
 
 def gaps(first: int, end: int, kept: list[int]) -> list[Range]:
-    """The ids from `first` up to but not including `end`, less `kept` (in order), as ranges."""
+    """Ranges of the ids from `first` up to but not including `end`, without `kept` (in order)."""
     inside = kept[bisect_left(kept, first) : bisect_left(kept, end)]
     return [(one + 1, next_one - 1) for one, next_one in pairwise([first - 1, *inside, end]) if next_one - one > 1]

@@ -1,4 +1,4 @@
-"""What an item says about itself. An item *is* its PUT record: one `bytes`, never re-encoded."""
+"""Fields of an item, read from its PUT record: one `bytes` that is stored as it is and never re-encoded."""
 
 from collections.abc import Collection
 from typing import Final
@@ -6,11 +6,11 @@ from typing import Final
 from kestreld.journal.records import PUT_HEADER_BYTES, item_optional_fields, item_times_ms
 
 ITEM_HEADER_BYTES: Final = PUT_HEADER_BYTES
-RELATIVE_EXPIRY_S_MAX: Final = 1_000_000  # the guide: fewer seconds than this count from now
+RELATIVE_EXPIRY_S_MAX: Final = 1_000_000  # Kestrel: fewer seconds than this count from now
 
 
 def expires_at_ms(record: bytes, max_age_ms: int) -> int:
-    """When the item is past use: the earlier of the client's expiry and add time + max age (0 = off). 0 = never."""
+    """Expiry time: the client's, or add time + max age (0 = off) if that is earlier. 0 = never."""
     add_at_ms, expire_at_ms = item_times_ms(record)
     if max_age_ms and (not expire_at_ms or add_at_ms + max_age_ms < expire_at_ms):
         return add_at_ms + max_age_ms
@@ -23,17 +23,17 @@ def is_expired(record: bytes, max_age_ms: int, now_ms: int) -> bool:
 
 
 def data_bytes_of(records: Collection[bytes]) -> int:
-    """How much data these items have."""
+    """Total data bytes of these items."""
     return sum(map(len, records)) - len(records) * ITEM_HEADER_BYTES
 
 
 def has_metadata(record: bytes) -> bool:
-    """Whether it carries what most items do not: an expiry, flags, or an address to one reader."""
+    """True if the record has an optional field: an expiry, flags, or the one reader that it is for."""
     return item_optional_fields(record) != (0, 0, 0)
 
 
 def client_expiry_ms(expiry_s: int, now_ms: int) -> int:
-    """The guide's expiry field as an instant: 0 = never, below a million seconds from now, else seconds since 1970."""
+    """Kestrel's expiry field as a time in ms: 0 = never, below a million seconds from now, else seconds since 1970."""
     if expiry_s == 0:
         return 0
     if expiry_s < RELATIVE_EXPIRY_S_MAX:

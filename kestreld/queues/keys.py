@@ -1,4 +1,4 @@
-"""The keys that were put on one queue with items, and are refused again until they are forgotten."""
+"""Keys of items put on one queue: puts with a known key are refused until it is forgotten."""
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
@@ -13,19 +13,19 @@ AT_ONCE: Final = 256
 
 
 def digest_of(key: bytes) -> bytes:
-    """What is remembered of a key: 128 bits."""
+    """Digest stored instead of a key: 128 bits."""
     return xxh3_128_digest(key)
 
 
 class Keys:
-    """Digests of keys, each with the id of its item and until when it counts, on the monotonic clock."""
+    """Digests of keys, each with its item's id and the time until which it counts, on the monotonic clock."""
 
     __slots__ = ("_by_id", "_known", "_times", "forgotten", "refused")
 
     def __init__(self) -> None:
-        self.refused = 0  # puts, since their keys were known
-        self.forgotten = 0  # before their time, for there were too many
-        # Digests are numbers here: in which part and order they are is the same in each process.
+        self.refused = 0  # puts refused because their key was known
+        self.forgotten = 0  # keys forgotten early because there were too many
+        # Digests are numbers here, so that their parts and order are the same in each process.
         self._known: PartedDict[int, tuple[int, int]] = PartedDict()  # digest -> id, until
         self._times: list[tuple[int, int, int]] = []  # heap of until, id, digest; some are dead
         self._by_id: list[int] = []  # heap; some are dead
@@ -34,7 +34,7 @@ class Keys:
         return len(self._known)
 
     def in_parts(self) -> Iterator[list[tuple[bytes, int, int]]]:
-        """Digest, id and until when of every key, some at a time. What is new meanwhile may be missing."""
+        """Digest, id and end time of every key, in batches. Keys added meanwhile may be missing."""
         for part in self._known.parts():
             items = list(part.items())
             for first in range(0, len(items), AT_ONCE):
@@ -42,18 +42,18 @@ class Keys:
                 yield [(_bytes_of(number), one, until_ms) for number, (one, until_ms) in at_once]
 
     def find(self, digest: bytes, now_ms: int) -> int:
-        """The id of the item that was put with a key; 0 = it is free."""
+        """Id of the item that was put with a key; 0 = the key is free."""
         known = self._known.get(_number_of(digest))
         if known is None or known[1] <= now_ms:
             return 0
         return known[0]
 
     def refuse(self) -> None:
-        """A put is refused, or stored before."""
+        """Count a put whose key was known."""
         self.refused += 1
 
     def remember(self, digest: bytes, one: int, until_ms: int, most: int) -> None:
-        """A key counts until then, or until there are more than `most`."""
+        """Store a key until `until_ms`, or until there are more than `most`."""
         number = _number_of(digest)
         self._known[number] = (one, until_ms)
         heappush(self._times, (until_ms, one, number))
@@ -66,11 +66,11 @@ class Keys:
                     self.forgotten += 1
 
     def forget(self, digest: bytes) -> None:
-        """A key is free again."""
+        """Free a key."""
         self._known.pop(_number_of(digest))
 
     def expire(self, now_ms: int, limit: int = 100) -> None:
-        """Forget those whose time is over, so many at most."""
+        """Forget keys whose time is over, at most `limit`."""
         while self._times and self._times[0][0] <= now_ms and limit:
             until_ms, one, digest = heappop(self._times)
             if self._known.get(digest) == (one, until_ms):
@@ -81,13 +81,13 @@ class Keys:
             heapify(self._by_id)
 
     def undo_from(self, first_id: int) -> None:
-        """Items from that id on were never put."""
+        """Forget the keys of items from `first_id` on, whose puts were undone."""
         for part in self._known.parts():
             for digest in [digest for digest, (one, _) in part.items() if one >= first_id]:
                 self._known.pop(digest)
 
     def lowest(self) -> int:
-        """An id that none of the items is below; 0 = there are no keys."""
+        """An id that no item with a key is below; 0 = there are no keys."""
         if not len(self):
             self._times, self._by_id = [], []
         return self._by_id[0] if self._by_id else 0

@@ -1,7 +1,12 @@
-"""How far a reader has come: what is open, what it has done since the last commit, and what a CHECKPOINT keeps of it.
+"""Progress of a reader: its open reads, what it has done since the last commit, and its state in a CHECKPOINT.
 
-The DONE records of a commit are made here, and what they say is forgotten when it is written, or undone when it fails.
-Who takes items, opens and confirms them is in reader.py.
+`taken`, `closed`, `gone` and `flushed` collect what is done; `done_records` makes the commit's DONE records of them,
+and they are cleared once it is written. If the commit fails, or later its sync (`in_flight`), takes and closes return
+to the window; expired, discarded, flushed and moved items stay done. An item that is not done is in one place: waiting
+in the window or on disk, held back, open, or moving to another queue. A move is done here one commit after the put
+there. All ids below `head` are done, and `state` is exact between commits only.
+
+What clients do with items (take, open, confirm) is in reader.py.
 """
 
 from bisect import bisect_left, bisect_right
@@ -36,7 +41,7 @@ RETRIES_FEW: Final = 64
 
 
 class PendingTransfer:
-    """An item on its way to another queue, and the commit there that the move waits for, if any."""
+    """An item moving to another queue, and the commit there that the move waits for, if any."""
 
     __slots__ = ("destination", "found", "pending_commit", "record")
 
@@ -47,14 +52,14 @@ class PendingTransfer:
         self.found = False
 
     def find_commit(self) -> None:
-        """Called after the commit of the turn that moved it."""
+        """Find the destination's commit. Called after the commit of the turn that moved the item."""
         if not self.found:
             self.found = True
             self.pending_commit = self.destination.pending_commit
 
 
 class Progress(Window):
-    """What a reader has given out, and has finished beyond its position."""
+    """Items that a reader has given out, and those finished beyond its position."""
 
     __slots__ = (
         "_retries_max", "aborted_items", "age_ms", "at_id", "closed", "counted_taken", "counts_errors", "dead_letters",
@@ -65,24 +70,24 @@ class Progress(Window):
     def __init__(self, family: Family, label: str, number: int, at_id: int, config: QueueConfig) -> None:
         super().__init__(family, full_name(family.name, label), number, at_id, config)
         self.label = label
-        self.at_id = at_id  # the first id it receives
+        self.at_id = at_id  # the first id that this reader receives
 
         self.open: dict[int, bytes] = {}
-        self.keys: Keys | None = None  # that its items were put with; None = none ever was
+        self.keys: Keys | None = None  # of its items; None = no item ever had a key
         self.moving: list[PendingTransfer] = []
         self.retries: dict[int, int] = {}
         self.counts_errors = False
-        self._retries_max = RETRIES_FEW  # with more of them, those of items that are done are forgotten
+        self._retries_max = RETRIES_FEW  # with more counts, those of items that are done are dropped
 
         # Since the last commit
         self.taken: list[bytes] = []
         self.counted_taken = 0
-        self.closed: dict[int, bytes] = {}  # by item id
+        self.closed: dict[int, bytes] = {}  # confirmed items by id
         self.in_flight: list[bytes] = []  # taken or closed by a commit that is not on disk yet
         self.gone: dict[Reason, list[bytes]] = {}
         self.flushed: list[Done] = []
 
-        # Since the server started (the guide's lifetime); `ended` is of all time, for the CHECKPOINT
+        # Since the server started (Kestrel's lifetime); `ended_items` is of all time, for the CHECKPOINT
         self.total_items = 0
         self.expired_items = 0
         self.move_refused = 0
@@ -94,22 +99,22 @@ class Progress(Window):
         self.last_fetched: bytes | None = None
         self.age_ms = 0
 
-    # Open and on the move
+    # Open and moving items
 
     def _add_open(self, one: int, record: bytes) -> None:
-        """Somebody has an item from now on."""
+        """Record that somebody has an item from now on."""
         self.open[one] = record
         self.open_bytes += len(record) - ITEM_HEADER_BYTES
 
     def _pop_open(self, one: int) -> bytes | None:
-        """Nobody has an item any more; None if nobody had."""
+        """Remove an item from the open ones; None if it was not open."""
         record = self.open.pop(one, None)
         if record is not None:
             self.open_bytes -= len(record) - ITEM_HEADER_BYTES
         return record
 
     def _take_from_open(self, opened: int) -> bytes | None:
-        """An open read, or a lease, ends without its item being done; None if it was over."""
+        """End an open read or lease without its item being done; None if it was over."""
         record = self._pop_open(opened)
         if record is not None:
             self.aborted_items += 1
@@ -118,11 +123,11 @@ class Progress(Window):
         return record
 
     def has_fetched(self, record: bytes) -> bool:
-        """Whether somebody has been given an item since the last commit."""
+        """True if the item is open, or was taken since the last commit."""
         return item_id(record) in self.open or record in self.taken
 
     def has_last(self, record: bytes) -> bool:
-        """Whether it holds an item that was put last."""
+        """True if the item, which was put last, has reached this reader."""
         if self.held is not None and self.held.has(item_id(record)):
             return True
         return bool(self.window) and self.window[-1] == record
@@ -132,7 +137,7 @@ class Progress(Window):
         self.gone.setdefault(reason, []).append(record)
 
     def _move(self, record: bytes, destination: str, reason: Reason | None) -> bool:
-        """Put an item that leaves on another queue; it is done here one commit later. False when refused.
+        """Put an item on another queue; it is done here one commit later. False if it is refused there.
 
         With a `reason` it is a dead letter there.
         """
@@ -152,9 +157,7 @@ class Progress(Window):
         return True
 
     def settle_moves(self, failed: Container[Committed]) -> None:
-        """Items moved to other queues are done here once they are written there, and on disk where that is asked for;
-        back where that failed.
-        """
+        """Mark moved items done once they are written there, or on disk if asked for; return them if that failed."""
         moving, self.moving = self.moving, []
         for move in reversed(moving):
             move.find_commit()
@@ -168,11 +171,11 @@ class Progress(Window):
                 self.family.mark_dirty()
 
     def _on_the_move(self) -> list[bytes]:
-        """Items put on another queue whose leaving this one is not written yet."""
+        """Items put on another queue whose DONE here is not written yet."""
         return [move.record for move in self.moving] + self.gone.get(Reason.MOVED, [])
 
     def return_lost(self, records: list[bytes]) -> None:
-        """Make items the head again, in their order, where they neither wait already nor are open."""
+        """Make items the head again, in their order, unless they wait or are open."""
         known = {*self.open, *map(item_id, self.window)}
         if self.held is not None:
             known.update(self.held.later, self.held.ready)
@@ -181,7 +184,7 @@ class Progress(Window):
                 self.put_back(record)
 
     def forget_done(self, is_waiting: Callable[[int], bool]) -> None:
-        """Forget the open reads that are done."""
+        """Keep only the open reads that are not done according to `is_waiting`."""
         self._keep_open({one: record for one, record in self.open.items() if is_waiting(one)})
 
     def _keep_open(self, opened: dict[int, bytes]) -> None:
@@ -189,20 +192,20 @@ class Progress(Window):
         self.open_bytes = data_bytes_of(opened.values())
 
     def _forget_retries(self) -> None:
-        """Keep counts of items that are not done only."""
+        """Drop the failure counts of items that are done."""
         is_left = self.not_done()
         self.retries = {one: times for one, times in self.retries.items() if is_left(one)}
         self._retries_max = 2 * len(self.retries) + RETRIES_FEW
 
     def not_done(self) -> Callable[[int], bool]:
-        """Whether an item, by its id, is not done."""
+        """Return a function of an id that is True if the item is not done."""
         fresh, undone, held = self.fresh_id(), set(self._undone_ids()), self.held
         return lambda one: one >= fresh or one in undone or (held is not None and held.has(one))
 
     # Counting
 
     def flush_counters(self) -> None:
-        """Count what was taken since the last call out of the window's bytes."""
+        """Count what was taken since the last call, and subtract it from the window's bytes."""
         count = len(self.taken) - self.counted_taken
         if count:
             taken = self.taken[self.counted_taken :] if self.counted_taken else self.taken
@@ -212,7 +215,7 @@ class Progress(Window):
             self.last_fetched = taken[-1]
 
     def count_puts(self, items: int, data_bytes: int) -> None:
-        """So much was put for it."""
+        """Count items that were put for this reader."""
         self.total_items += items
         if self.attached:
             self.mem_bytes += data_bytes
@@ -221,14 +224,14 @@ class Progress(Window):
             self.behind_bytes += data_bytes
 
     def totals(self) -> Totals:
-        """What it has counted since the server started. `queue.flush_counters()` comes first."""
+        """Counters since the server started. Call `queue.flush_counters()` first."""
         parent_items = 0 if self.label else self.total_items
         return Totals(self.total_items, parent_items, self.taken_items + self.opened_items, self.expired_items)
 
     # The commit
 
     def done_records(self, at_ms: int) -> list[bytes]:
-        """The DONE records of this commit."""
+        """DONE records of this commit."""
         made = []
         if self.taken:
             made.append(self._done(Reason.GOT, at_ms, self.taken, self._taken_ranges()))
@@ -243,7 +246,7 @@ class Progress(Window):
         return made
 
     def done_of_held(self, at_ms: int) -> list[bytes]:
-        """The DONE records of this commit that no CHECKPOINT stands for: what DUE and KEY records are about."""
+        """DONE records of this commit for items with DUE or KEY records, which no CHECKPOINT can replace."""
         made = [done_record(Done(self.number, done.reason, at_ms, 0, 0, done.ranges)) for done in self.flushed]
         if self.held is not None:
             records = [*self.taken, *self.closed.values(), *[record for one in self.gone.values() for record in one]]
@@ -265,7 +268,7 @@ class Progress(Window):
         return ended_record(self.number, reason, at_ms, count, data_bytes, ranges)
 
     def committed(self, now_ms: int) -> None:
-        """The commit is written: forget what it said."""
+        """Clear what the commit said: it is written."""
         if self.last_fetched is not None:
             self.age_ms = max(now_ms - item_add_at_ms(self.last_fetched), 0)
             self.last_fetched = None
@@ -286,7 +289,7 @@ class Progress(Window):
             self.flushed = []
 
     def _forget_held(self, held: Held) -> None:
-        """The commit says what is done: it is held no more."""
+        """Release held items that are done by this commit."""
         fresh = self.fresh_id()
         for records in (self.taken, self.closed.values(), *self.gone.values()):
             for one in map(item_id, records) if held.out or held.turns else ():
@@ -297,13 +300,13 @@ class Progress(Window):
             held.none_in_flight()
 
     def none_in_flight(self) -> None:
-        """What it took by the commit under way to the disk is there, or goes there in another way."""
+        """Clear what the commit being synced said: it is on disk, or gets there in another way."""
         self.in_flight = []
         if self.held is not None:
             self.held.none_in_flight()
 
     def undo(self, first_new_id: int) -> None:
-        """The commit failed: its puts leave, its takes and closes return to the head; the rest stays done."""
+        """Undo a failed commit: its puts leave, its takes and closes return to the head; all else stays done."""
         left = [*self.in_flight, *self.taken, *self.closed.values(), *[move.record for move in self.moving]]
         if self.held is not None:
             for record in self.in_flight:
@@ -320,7 +323,7 @@ class Progress(Window):
         self._undo_from(first_new_id, [record for record in left if item_id(record) < first_new_id])
 
     def forget_turn(self, held: Collection[int]) -> None:
-        """Forget what a turn that was cut short has left. Of its open reads only `held` ones stay."""
+        """Forget what an interrupted turn has left. Of the open reads only those in `held` stay open."""
         back = [record for one, record in self.open.items() if one not in held]
         self.open.update({one: record for one, record in self.closed.items() if one in held})
         self._keep_open({one: record for one, record in self.open.items() if one in held})
@@ -332,12 +335,12 @@ class Progress(Window):
         if self.held is not None:
             self.held = self.held.renewed(self.open, elsewhere)
         if self.keys is not None and not self.family.in_memory:
-            self.keys.undo_from(0)  # the journal will say them
+            self.keys.undo_from(0)  # the journal has them
 
-    # How far it has come
+    # Position
 
     def state(self) -> ReaderState:
-        """This reader as a CHECKPOINT keeps it. Between commits only."""
+        """State of this reader for a CHECKPOINT. Call it between commits only."""
         journal = self.family.journal
         assert journal is not None
         if self.retries:
@@ -345,7 +348,7 @@ class Progress(Window):
         fresh = self.fresh_id()
         undone_ids, retries, held, held_items, held_bytes = self._undone_ids(), self.retries, self.held, 0, 0
         if held is not None:
-            # What DUE records are about, they say.
+            # DUE records describe these items.
             described = held.described()
             out = [record for one, record in self._undone() if one in described] if described else []
             unnoted = [one for one in held.unnoted if one not in held.out]
@@ -362,7 +365,7 @@ class Progress(Window):
         done = gaps(head, fresh, undone)
         for first, last in self.skip:
             if last >= fresh:
-                # Since a repair open reads may be among them.
+                # After a repair open reads may be among them.
                 first = max(first, fresh)
                 done += gaps(first, last + 1, undone[bisect_left(undone, first) : bisect_right(undone, last)])
         moved = self._on_the_move()
@@ -389,43 +392,43 @@ class Progress(Window):
         )
 
     def _undone_ids(self) -> list[int]:
-        """Ids not done below the fresh part of the window: open, come back, or on their way to another queue."""
+        """Ids not done below the fresh part of the window: open, returned, or moving to another queue."""
         return [*self.open, *map(item_id, self._out_of_order())]
 
     def _undone(self) -> list[tuple[int, bytes]]:
-        """Those with their records."""
+        """Ids and records of the items of `_undone_ids`."""
         return [*self.open.items(), *[(item_id(record), record) for record in self._out_of_order()]]
 
     def _out_of_order(self) -> list[bytes]:
-        """Items that came back, or are on their way to another queue."""
+        """Items that came back, or are moving to another queue."""
         return [*[self.window[index] for index in range(self.returned)], *self._on_the_move()]
 
     def unfinished(self) -> list[bytes]:
-        """Items out of the window's order that are not done: open, come back, or on their way to another queue."""
+        """Items out of the window's order that are not done: open, returned, or moving to another queue."""
         return [*self.open.values(), *self._out_of_order()]
 
     def ended_in_memory(self) -> list[bytes]:
-        """Items that are done here, but not yet in the journal, or not yet on disk where that is asked for."""
+        """Items done here whose DONE is not written yet, or not on disk yet if replies wait for that."""
         gone = [record for records in self.gone.values() for record in records]
         return [*self.taken, *self.closed.values(), *gone, *self.in_flight]
 
     def next_fresh(self) -> int:
-        """The next id it has not seen yet."""
+        """First id that has not reached the window yet."""
         return self.family.next_id if self.attached else self.next_unread
 
     def fresh_id(self) -> int:
-        """The next id it has not delivered to anybody yet."""
+        """First id not delivered in order yet: the first fresh one in the window, or `next_fresh`."""
         return item_id(self.window[self.returned]) if len(self.window) > self.returned else self.next_fresh()
 
     def head(self) -> int:
-        """The lowest id not done."""
+        """Lowest id that is not done, or that a DUE record or a KEY that counts is about."""
         head = self.fresh_id()
         if self.open or self.returned or self.moving or self.gone:
             head = min([head, *self._undone_ids()])
         return min(head, self.held_from() or head)
 
     def held_from(self) -> int:
-        """The lowest id that a DUE record is about, or a KEY that still counts; 0 = none is."""
+        """An id that no DUE record and no KEY that counts is below; 0 = there are none."""
         held = 0 if self.held is None else self.held.lowest()
         keys = 0 if self.keys is None else self.keys.lowest()
         return min(held, keys) if held and keys else held or keys

@@ -1,8 +1,13 @@
-"""The window: the items of one reader that are in memory, and where the rest of its items stand on disk.
+"""The window: the items of one reader that are in memory, and where the rest of them begin on disk.
 
-The window holds PUT records. It is *attached* when it reaches to the journal's end, so that puts append to it; a
-reader that is behind reads its next items back from disk. Items that came back (aborted) stand at the window's front,
-out of id order, and are counted by `returned`.
+`window` holds PUT records: first `returned` items that came back, in any order, then fresh ones in id order. While
+*attached* it reaches to the journal's end and puts append to it. It is detached when full; then the reader is behind,
+and loads items only into an empty window: from (`segment`, `offset`), or from the family's pending puts (`detached_at`)
+once all that is written is loaded. When everything fits, it attaches again.
+
+While detached, items waiting on disk have ids from `next_unread` on and are in `behind_items` and `behind_bytes`. Ids
+in `skip`, and held ones, are passed over. `slow` is set whenever a get from a filled window must do more than
+`window.popleft()`. `mem_bytes` is exact after `flush_counters`, so that puts and gets of the fast path need not count.
 """
 
 from bisect import bisect_left
@@ -28,12 +33,12 @@ from kestreld.queues.family import Family
 from kestreld.queues.item import ITEM_HEADER_BYTES, data_bytes_of, has_metadata
 from kestreld.queues.notes import Holder
 
-FILL_BYTES: Final = 256 * 1024  # some two milliseconds of reading at most
+FILL_BYTES: Final = 256 * 1024  # about two milliseconds of reading at most
 SEEK_BYTES: Final = 64 * 1024
 
 
 class Window(Holder):
-    """What a reader has yet to deliver. A reader is one; this part knows nothing of what becomes of the items."""
+    """Items that a reader has yet to deliver. Base class of a reader: what becomes of items is not known here."""
 
     __slots__ = (
         "attached", "behind_bytes", "behind_items", "config", "detached_at", "family", "max_age_ms", "mem_bytes",
@@ -50,28 +55,28 @@ class Window(Holder):
 
         self.window: deque[bytes] = deque()
         self.mem_bytes = 0  # data in the window, as of the last flush_counters
-        self.open_bytes = 0  # data of open reads: it may come back, so the window leaves room for it
+        self.open_bytes = 0  # data of open reads, which may come back: the window leaves room for it
         self.metadata_items = 0  # items in the window with flags, expiry or only_reader
         self.returned = 0  # items at the window's front that came back
         self.slow = bool(self.max_age_ms or config.open_transaction_timeout_ms)  # window.popleft() is not all of a get
         self.attached = True
-        self.behind_items = 0  # waiting on disk only
+        self.behind_items = 0  # items waiting on disk only
         self.behind_bytes = 0
-        self.segment = 0  # where the next item to load stands, while not attached
+        self.segment = 0  # place of the next item to load, while not attached
         self.offset = 0
         self.next_unread = at_id
-        self.detached_at = -1  # index among the pending PUTs where reading goes on, until the commit says the offset
-        self.skip: list[Range] = []  # ranges done out of order before the start, in order; pruned below the head
-        self.skip_at = 0  # the first of them that reading has not passed
+        self.detached_at = -1  # index of the next pending PUT to load, until the commit gives its offset; -1 = none
+        self.skip: list[Range] = []  # sorted ranges done out of order; pruned below the head
+        self.skip_at = 0  # index of the first range that reading has not passed
 
-        # Where `seek_head` has come to with the item at or after next_unread: id, segment, offset, when it was put.
+        # State of `seek_head`: the next_unread it is for, segment and offset reached, time of the put.
         self.sought = (-1, 0, 0, 0)
 
-        self.taken_in_order = True  # nothing that came back was taken since the last commit
+        self.taken_in_order = True  # no returned item was taken since the last commit
 
     @property
     def items(self) -> int:
-        """Items waiting; open reads and what is not due yet do not count. Exact after `Queue.flush_counters()`."""
+        """Items waiting, without open reads and items not due yet. Exact after `Queue.flush_counters()`."""
         waiting = len(self.window) + self.behind_items
         return waiting if self.held is None else waiting + len(self.held.ready)
 
@@ -81,12 +86,12 @@ class Window(Holder):
         return waiting_bytes if self.held is None else waiting_bytes + self.held.ready_bytes
 
     def room_bytes(self) -> int:
-        """How much the window may hold, less what is held beside it."""
+        """Bytes that the window may hold: max_memory_size less what is open or held back."""
         held_bytes = self.open_bytes if self.held is None else self.open_bytes + self.held.memory_bytes
         return self.config.max_memory_size_bytes - held_bytes
 
     def oldest_at_ms(self) -> int:
-        """When the head was put; 0 when nothing waits, or while `seek_head` has not found it on disk."""
+        """Time at which the head was put, ms; 0 if nothing waits, or `seek_head` has not found it on disk yet."""
         if self.window:
             return item_add_at_ms(self.window[0])
         if self.attached:
@@ -99,9 +104,9 @@ class Window(Holder):
         return self.sought[3] if self.sought[0] == self.next_unread else 0
 
     def seek_head(self) -> bool:
-        """Read a little of the journal to find out when the head was put, and load nothing. False when that is known.
+        """Search part of the journal for the time at which the head was put. False when the search is over.
 
-        Only figures come of it, so no checksum is verified: damage is found when the item is loaded.
+        It loads nothing and serves figures only, so no checksum is verified: damage is found when the item is loaded.
         """
         if self.window or self.attached or self.detached_at >= 0:
             return False
@@ -130,7 +135,7 @@ class Window(Holder):
         return not found_at_ms and end > 0
 
     def _seek_in(self, chunk: bytes) -> tuple[int, int]:
-        """When the first item of this reader in a stretch of journal was put, or 0; and where looking ended."""
+        """Time at which the first item of this reader in `chunk` was put, or 0; and where the search ended."""
         at = 0
         while at + FRAME_BYTES <= len(chunk):
             if chunk[at + TYPE_OFFSET] == Type.PUT:
@@ -144,7 +149,7 @@ class Window(Holder):
         return 0, at
 
     def _is_wanted(self, found: int, record: bytes) -> bool:
-        """Whether an item on disk, of which the header does, is this reader's and not done yet."""
+        """True if an item on disk is this reader's and not done. The record's header is enough."""
         if self.held is not None and self.held.has(found):
             return False
         place = bisect_left(self.skip, found, key=lambda done: done[1])
@@ -153,13 +158,13 @@ class Window(Holder):
         return item_optional_fields(record)[2] in (0, self.number)
 
     def refresh_fast_path(self) -> None:
-        """Recompute `slow` after what it depends on has changed."""
+        """Recompute `slow` after a change of what it depends on."""
         self.slow = bool(self.metadata_items or self.returned or self.max_age_ms or self.family.stopped)
         if self.config.open_transaction_timeout_ms or (self.held is not None and self.held.ready):
             self.slow = True
 
     def append_with_metadata(self, record: bytes) -> None:
-        """An item with flags, expiry or only_reader arrives. All others are appended to `window`."""
+        """Append a new item with flags, expiry or only_reader. All others are appended to `window` directly."""
         self.window.append(record)
         self.metadata_items += 1
         self.slow = True
@@ -174,7 +179,7 @@ class Window(Holder):
         self.slow = True
 
     def left_front(self, record: bytes) -> None:
-        """Bookkeeping for a record that has just left the window's front."""
+        """Update the counters for a record that has just left the window's front."""
         if self.returned:
             self.returned -= 1
             self.taken_in_order = False
@@ -183,14 +188,14 @@ class Window(Holder):
         self.refresh_fast_path()
 
     def _take_front(self) -> bytes:
-        """The head leaves the window, and counts no more."""
+        """Take the head out of the window and of the counters."""
         record = self.window.popleft()
         self.left_front(record)
         self.mem_bytes -= len(record) - ITEM_HEADER_BYTES
         return record
 
     def attach_at_end(self) -> None:
-        """Nothing waits: follow the journal from its end."""
+        """Follow the journal from its end, because nothing waits."""
         self.mem_bytes = self.metadata_items = self.returned = 0
         self.behind_items = self.behind_bytes = 0
         self.skip, self.skip_at = [], 0
@@ -201,34 +206,34 @@ class Window(Holder):
         self.family.reattach()
 
     def detach(self) -> None:
-        """The window is full: from the next put on items stay on disk until the window has drained."""
+        """Leave items on disk from the next put on, because the window is full, until it has drained."""
         self.attached = False
         self.next_unread = self.family.next_id
         self.detached_at = len(self.family.pending)
         self.family.reattach()
 
     def resume_at(self, segment: int, offset: int, next_unread: int) -> None:
-        """Start behind, as after a restart: the next item to load is at or after this place."""
+        """Start behind, as after a restart: the next item to load is at this place or after it."""
         self.attached = False
         self.segment, self.offset, self.next_unread = segment, offset, next_unread
 
     def read_on_at(self, segment: int, offset: int) -> None:
-        """What was pending is written: this is where the next item to load stands."""
+        """Set the place of the next item to load, now that the pending puts are written."""
         self.segment, self.offset = segment, offset
         self.detached_at = -1
 
     def undo_put(self, record: bytes) -> None:
-        """An item is taken back that was counted. It still stands in the window, if it came there."""
+        """Undo the counting of an item. If it reached the window, it is still there."""
         is_own = item_optional_fields(record)[2] in (0, self.number)
         if self.held is not None and self.held.has(item_id(record)):
             self.held.undo_put(item_id(record))
-            return  # it was never counted among what waits
+            return  # it was never counted as waiting
         if is_own and not self.attached and item_id(record) >= self.next_unread:
             self.behind_items -= 1
             self.behind_bytes -= len(record) - ITEM_HEADER_BYTES
 
     def _undo_from(self, first_new_id: int, back: list[bytes]) -> None:
-        """Items from that id on were never put; those in `back` wait again, at the head."""
+        """Remove items from `first_new_id` on, and return those in `back` to the head."""
         back += [self.window[index] for index in range(self.returned) if item_id(self.window[index]) < first_new_id]
         fresh = [record for record in islice(self.window, self.returned, None) if item_id(record) < first_new_id]
         back.sort(key=item_id)
@@ -242,23 +247,23 @@ class Window(Holder):
         self._undo_detaching()
 
     def _undo_detaching(self) -> None:
-        """What was pending, and it was to read on from, is taken back."""
+        """Reset a reading place among pending puts, as these were undone."""
         journal = self.family.journal
         if self.detached_at >= 0 and journal is not None and journal.segments:
             self.read_on_at(journal.live.number, journal.live.used_bytes)
         elif self.detached_at >= 0:
             self.detached_at = -1
-            self.attached = True  # nothing was ever written that it could read back
+            self.attached = True  # nothing was ever written that could be read back
 
     def start_over(self) -> None:
-        """Forget what is in memory and where reading had come to: the journal has been repaired."""
+        """Forget what is in memory and the reading place, as the journal was repaired or is read anew."""
         self.window.clear()
         self.taken_in_order = True
         self.sought = (-1, 0, 0, 0)
         self.attach_at_end()
 
     def count_anew(self) -> None:
-        """Have the counts agree with the items of a window that holds all there are."""
+        """Recompute the counters from a window that holds every item."""
         self.mem_bytes = data_bytes_of(self.window)
         self.metadata_items = sum(map(has_metadata, self.window))
         self.returned = min(self.returned, len(self.window))
@@ -267,7 +272,7 @@ class Window(Holder):
         self.refresh_fast_path()
 
     def _place_in_window(self, one: int) -> int:
-        """Where an item stands in the window; -1 = it does not."""
+        """Index of an item in the window; -1 if it is not there."""
         window = self.window
         for at in range(self.returned):
             if item_id(window[at]) == one:
@@ -276,7 +281,7 @@ class Window(Holder):
         return at if at < len(window) and item_id(window[at]) == one else -1
 
     def _pull_from_window(self, one: int) -> bytes | None:
-        """Take an item out of the window, wherever it stands."""
+        """Take an item out of the window at any index; None if it is not there."""
         self.family.flush_counters()
         window, at = self.window, self._place_in_window(one)
         if at < 0:
@@ -292,7 +297,7 @@ class Window(Holder):
         return record
 
     def _find_on_disk(self, one: int) -> bytes | None:
-        """The record of an item that has yet to be loaded. Raises JournalCorrupt."""
+        """Record of an item that has yet to be loaded, or None. Raises JournalCorrupt."""
         journal = self.family.journal
         if self.attached or one < self.next_unread or journal is None or not journal.segments:
             return None
@@ -305,7 +310,7 @@ class Window(Holder):
         return record if found == one and record and self._is_wanted(one, record) else None
 
     def _pull_from_disk(self, one: int) -> bytes | None:
-        """Take an item out of what has yet to be loaded. `_wants` must be told of it."""
+        """Count out an item that has yet to be loaded. The caller holds it, so that `_wants` passes over it."""
         record = self._find_on_disk(one)
         if record is None:
             return None
@@ -315,11 +320,11 @@ class Window(Holder):
         return record
 
     def pass_over(self, one: int) -> None:
-        """An item is done that reading has yet to come to."""
+        """Have reading skip an item that is done and has yet to be loaded."""
         skip, first, last = self.skip, one, one
         place = bisect_left(skip, (one + 1,))
         if place and skip[place - 1][1] >= one:
-            return  # it is among what was done or due at the start
+            return  # it was done or due at startup
         if place < len(skip) and skip[place][0] == one + 1:
             last = skip.pop(place)[1]
         if place and skip[place - 1][1] == one - 1:
@@ -327,11 +332,11 @@ class Window(Holder):
             skip[place] = (skip[place][0], last)
         else:
             skip.insert(place, (first, last))
-        # What has grown may reach to where reading is; what it has passed it passes again.
+        # The grown range may reach the reading place; ranges passed before are passed again.
         self.skip_at = min(self.skip_at, place)
 
     def meet_again(self, one: int) -> None:
-        """An item that was to be passed over is not done after all."""
+        """Have reading find an item again that is not done after all."""
         place = bisect_left(self.skip, (one + 1,)) - 1
         if place < 0 or not self.skip[place][0] <= one <= self.skip[place][1]:
             return
@@ -342,19 +347,21 @@ class Window(Holder):
             self.skip_at += len(parts) - 1
 
     def _forget_passed(self, head: int) -> None:
-        """Reading never comes to what is below the head again."""
+        """Remove ranges below the head: reading never comes to them again."""
         passed = sum(1 for one in self.skip if one[1] < head)
         del self.skip[:passed]
         self.skip_at = max(self.skip_at - passed, 0)
 
     def moved_to(self, replaced: list[int], compacted: Segment) -> None:
-        """The segments it was to read from have been compacted into one."""
+        """Read on in the segment that replaces the compacted ones."""
         if not self.attached and self.segment in replaced:
             self.segment, self.offset = compacted.number, compacted.offset_before(self.next_unread)
-            self.skip_at = 0  # what was passed over since the last item for the window is met again
+            self.skip_at = 0  # ranges passed since the last loaded item are met again
 
     def fill(self) -> bool:
-        """Load the next items into an empty window. False when nothing waits. A JournalCorrupt stops the queue."""
+        """Load the next items into an empty window. False if nothing waits. Stops the queue if it raises
+        JournalCorrupt.
+        """
         if self.attached:
             return False
         try:
@@ -372,7 +379,7 @@ class Window(Holder):
                 break
             there = journal.after(self.segment - 1)
             if there is not None and there.number != self.segment:
-                # Its own had been read to the end, and deleted since. A power cut may keep that and not the DONEs.
+                # Its own was read to the end and deleted. A power cut may keep the deletion but not the DONEs.
                 self.segment, self.offset = there.number, there.records_at
             chunk = journal.read(self.segment, self.offset, FILL_BYTES)
             if chunk:
@@ -386,7 +393,7 @@ class Window(Holder):
         return bool(self.window)
 
     def _load(self, chunk: bytes) -> None:
-        """Take the PUTs of a stretch of journal into the window, as many as may be in memory but at least one."""
+        """Load the PUTs of a stretch of journal: as many as may be in memory, but at least one."""
         journal = self.family.journal
         assert journal is not None
         at, start = 0, self.offset
@@ -414,7 +421,7 @@ class Window(Holder):
             self.slow = True
 
     def _wants(self, found: int, record: bytes) -> bool:
-        """Whether an item met on disk is this reader's and not done yet; counts it if it has metadata."""
+        """True if an item read from disk is this reader's and not done; counts it if it has metadata."""
         while self.skip_at < len(self.skip) and self.skip[self.skip_at][1] < found:
             self.skip_at += 1
         if self.skip_at < len(self.skip) and self.skip[self.skip_at][0] <= found:
@@ -430,7 +437,7 @@ class Window(Holder):
         return True
 
     def _follow(self) -> None:
-        """All that is written has been loaded: take what waits for the commit too, and attach if all of it fits."""
+        """Load pending puts once everything written is loaded, and attach if all of them fit."""
         self.family.flush_counters()
         limit_bytes = self.room_bytes()
         for index, record in enumerate(self.family.pending[self.detached_at :], self.detached_at):
