@@ -1,4 +1,4 @@
-"""Every queue of the server by name: creating, finding, deleting, recovering, sweeping."""
+"""All queues of a server by name: creation, lookup, deletion, recovery at startup, and sweeps of expired items."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -41,7 +41,7 @@ SWEPT_AT_ONCE: Final = 512  # expired items of one queue
 
 
 class QueueCollection:
-    """All families and, by full name, the reader each queue name stands for."""
+    """All families, and by full name the reader that each queue name stands for."""
 
     def __init__(
         self,
@@ -58,31 +58,31 @@ class QueueCollection:
         commit.together = config.sync_together
         self.report = report
         self.spool = config.queue_path
-        self.agenda = Agenda()  # of waits and of what its queues hold
+        self.agenda = Agenda()  # due times of waits and held items
         self.open_files = OpenFiles()
         self.memory = Memory(config.max_memory_bytes)
         self.trash = Trash(files, clock, self.spool, lambda name: self.config.for_queue(name).trash_ms, report)
         self.families: dict[str, Queue] = {}
         self.readers: dict[str, Reader] = {}
         self.broken: dict[str, JournalCorrupt] = {}  # families whose journal could not be recovered
-        self.names_changed: list[Callable[[], None]] = []  # told when a queue is deleted or configured anew
+        self.names_changed: list[Callable[[], None]] = []  # called when a queue is deleted or reconfigured
         self.created = self.deleted = 0
-        self.moved_in = 0  # items that parents got without a SET
+        self.moved_in = 0  # items put on parents without a SET
         self.past = Totals()  # of deleted queues
-        # Queues whose journal has come to its limit while it is made shorter -> who is told when there is room again
+        # Queues whose journal is at its limit during a compaction -> functions to call when there is space again
         self.crowded: dict[Queue, list[Callable[[], None]]] = {}
-        self.absences: dict[str, Absence] = {}  # names of queues that somebody waits to see an item of
+        self.absences: dict[str, Absence] = {}  # waits for an item of queues that do not exist
         self.remedy: Callable[[str], str] = repair_command  # of a family
         self.stopping = False
         self._last_journal_id = 0
-        self._unseen: JournalFailed | None = None  # why nobody knows which repaired journals have yet to be moved
-        self._found: list[Queue] = []  # by a start that may have found what is not on disk yet, or cannot be
+        self._unseen: JournalFailed | None = None  # why repaired journals may not have been moved into place
+        self._found: list[Queue] = []  # recovered queues whose state may not be on disk
         self._move_reported_at_ms: dict[str, int] = {}
 
     # Journals at their limit
 
     def let_in(self, queue: Queue) -> None:
-        """A journal has room again, or nothing will make any: whoever waited to put to it goes on."""
+        """Let waiting puts to a full journal go on: it has space again, or nothing will make any."""
         held_back = self.crowded.pop(queue, None)
         if held_back:
             for tell in held_back:
@@ -92,11 +92,11 @@ class QueueCollection:
     # Names
 
     def find(self, name: str) -> Reader | None:
-        """The queue of that name, if there is one."""
+        """The queue of that name, or None."""
         return self.readers.get(name)
 
     def problem_of(self, name: str) -> JournalCorrupt | None:
-        """Why the queue of that name is stopped, which may be known by its journal only. None = it is not."""
+        """Reason why the queue of that name is stopped, even if its journal was never recovered; None = it is not."""
         reader = self.readers.get(name)
         return reader.queue.stopped if reader is not None else self.broken.get(name.partition("+")[0])
 
@@ -106,7 +106,7 @@ class QueueCollection:
             raise problem
 
     def look_for(self, name: str) -> Reader | None:
-        """The queue of that name, if there is one. Raises BadQueueName, or JournalCorrupt as `reader` does."""
+        """The queue of that name, or None. Raises BadQueueName, or JournalCorrupt as `reader` does."""
         found = self.readers.get(name)
         if found is not None:
             return found
@@ -117,13 +117,13 @@ class QueueCollection:
         return None
 
     def await_queue(self, name: str, waiter: Waiter) -> None:
-        """Until there is a queue of that name, which this one then waits at."""
+        """Have a waiter wait for the creation of a queue, and then at the queue."""
         (self.absences.get(name) or Absence(name, self.absences)).add(waiter)
 
     def reader(self, name: str) -> Reader:
-        """The queue of that name, created when there is none.
+        """The queue of that name, created if there is none.
 
-        Raises BadQueueName, TooManyQueues, or JournalCorrupt when its journal was found damaged at start.
+        Raises BadQueueName, TooManyQueues, JournalFailed, or JournalCorrupt if its journal is damaged.
         """
         found = self.look_for(name)
         if found is None:
@@ -148,7 +148,7 @@ class QueueCollection:
         return reader
 
     def _new_family(self, parent: str) -> Queue:
-        """A family, or the one whose journal is there all the same."""
+        """A new family, or the existing one whose journal had not been read."""
         journal = None
         if self.config.for_queue(parent).journal:
             if (found := self._unread(parent)) is not None:
@@ -163,17 +163,17 @@ class QueueCollection:
         return self._adopt_family(parent, journal, self.config.for_queue(parent))
 
     def family(self, name: str) -> Queue | None:
-        """The family of that name with the readers it has, if there is one. Raises as `reader` does."""
+        """The family of that name with its readers, or None. Raises as `reader` does."""
         self.look_for(name)
         found = self.families.get(name)
         return found if found is not None else self._unread(name)
 
     def _folder(self, parent: str) -> str:
-        """Of its journal."""
+        """Path of a family's journal folder."""
         return f"{self.spool}/{encode_queue_name(parent)}{FOLDER_SUFFIX}"
 
     def _unread(self, parent: str) -> Queue | None:
-        """A family whose journal no start has read, or could remove. Raises JournalFailed where it is in the way."""
+        """A family whose journal was never read, or could not be removed, or None. Raises as `reader` does."""
         folder = self._folder(parent)
         if not self.config.for_queue(parent).journal or not self.files.is_dir(folder):
             return None
@@ -201,7 +201,7 @@ class QueueCollection:
         return queue
 
     def _move(self, destination: str, data: bytes, flags: int, origin: Origin | None) -> Queue | None:
-        """A SET on another queue, as if a client had sent it; which. None when it refuses or its journal fails."""
+        """Put an item on another queue, as a client's SET would. Returns that queue; None if the put fails."""
         try:
             reader = self.reader(destination)
             only = reader if reader.label else None
@@ -226,7 +226,7 @@ class QueueCollection:
     # Deleting and emptying
 
     def delete(self, name: str) -> bool:
-        """Drop a queue and everything in it. False when there is none. Raises JournalFailed, or JournalCorrupt."""
+        """Delete a queue and its items. False if there is none. Raises JournalFailed or JournalCorrupt."""
         self._must_be_sound(name)
         reader = self.readers.get(name)
         if reader is None:
@@ -252,9 +252,9 @@ class QueueCollection:
         return True
 
     def _remove_journal(self, queue: Queue, name: str, note: Note | None = None) -> JournalFailed | None:
-        """Into the trash; for good, unless `note` says what its items are. What failed once it was out of sight.
+        """Move a journal to the trash; delete it if there is no `note` of its items. Returns a failure of the deletion.
 
-        Raises JournalFailed where it is not; then nothing has changed.
+        Raises JournalFailed if the journal could not be moved; then nothing has changed.
         """
         journal = queue.journal
         failure = None
@@ -271,7 +271,7 @@ class QueueCollection:
         return failure
 
     def flush(self, name: str) -> int:
-        """Drop the waiting items of a queue; how many. A queue that does not exist has none. Raises JournalCorrupt."""
+        """Drop the waiting items of a queue; returns their number, 0 without such a queue. Raises JournalCorrupt."""
         if (problem := self.problem_of(name)) is not None:
             raise problem
         reader = self.readers.get(name)
@@ -281,27 +281,27 @@ class QueueCollection:
         return reader.flush(self.clock.wall_ms)
 
     def flush_all(self) -> Steps:
-        """Flush every queue, one a step."""
+        """Flush every queue, one per step."""
         for reader in list(self.readers.values()):
             if not reader.deleted and reader.queue.stopped is None:
                 yield reader.queue, self.flush(reader.name)
 
     def flush_expired(self, name: str) -> int:
-        """Remove the expired items at the head of a queue; how many. Raises JournalCorrupt."""
+        """Remove the expired items at the head of a queue; returns their number. Raises JournalCorrupt."""
         if (problem := self.problem_of(name)) is not None:
             raise problem
         reader = self.readers.get(name)
         return sum(self._sweep(reader)) if reader else 0
 
     def flush_all_expired(self) -> Steps:
-        """Remove the expired items at the head of every queue, some of one queue a step."""
+        """Remove the expired items at the head of every queue, up to SWEPT_AT_ONCE of one queue per step."""
         for reader in list(self.readers.values()):
             with suppress(JournalCorrupt):  # it has stopped its queue, and was reported
                 for count in self._sweep(reader):
                     yield reader.queue, count
 
     def _sweep(self, reader: Reader) -> Iterator[int]:
-        """Expire heads, but only of what was there when the sweep began: moved items may come back to be swept."""
+        """Expire heads among the items present at the start only: moved items may come back to this queue."""
         queue = reader.queue
         if queue.dirty:
             queue.flush_counters()
@@ -321,7 +321,7 @@ class QueueCollection:
     # Configuration
 
     def configure(self, config: Config) -> Iterator[int | None]:
-        """This is the configuration from now on, for live queues once each has had its step.
+        """Use this configuration from now on. Live queues take it over step by step.
 
         `journal` and the spool stay as they are until the next start.
         """
@@ -345,7 +345,7 @@ class QueueCollection:
             if is_other_memory:
                 queue.review_next_put()
             while _has_failed(queue) and queue.sync.syncing_commit is not None:
-                yield WAITS  # what is on its way to the disk belongs to the segment that is to be left behind
+                yield WAITS  # the commit being synced belongs to the segment that is left behind
             if _has_failed(queue):
                 try:
                     queue.go_on()
@@ -362,10 +362,10 @@ class QueueCollection:
         progress: Callable[[int, int], None] | None = None,
         syncing: Callable[[int], None] = lambda journals: None,
     ) -> None:
-        """Bring back every journal in the spool. A damaged one stops its own queue; foreign files are reported.
+        """Recover every journal in the spool. A damaged one stops only its own queue; foreign files are reported.
 
-        `progress` is told once a second how many names in the spool have been seen to, and how many there are. Where
-        that was so, `syncing` is told how many journals are put on disk then, which may take as long again.
+        `progress` is called once a second with the number of names handled and their total. If recovery took that long,
+        `syncing` is called with the number of journals that are synced next, which may take as long again.
         """
         started_us = self.clock.stopwatch_us()
         names = self._names()
@@ -385,19 +385,19 @@ class QueueCollection:
             self._move_failed(queue)
 
     def look(self) -> None:
-        """In the place of `recover`, for who needs few of the queues: each journal is read once it is asked for."""
+        """Prepare the spool without reading journals, for users of few queues: each is read when it is first needed."""
         for name in self._names():
             self._family_of(name)  # which reports those of no queue
         self._take_up_trash(lambda parent: self.files.is_dir(self._folder(parent)))
 
     def _names(self) -> list[str]:
-        """Of what stands in the spool, once all that waits for a start is in place."""
+        """Names in the spool, after pending repairs and imports have been finished."""
         self._finish_repairs()
         self.broken.update(import_at_start(self.files, self.clock, self.config, self.report))
         return self.files.list_dir(self.spool)
 
     def _family_of(self, name: str) -> str:
-        """Whose journal the folder of that name is; "" = nobody's, which is reported unless it is to be so."""
+        """Family whose journal is in the folder of that name; "" = none. Unexpected folders are reported."""
         path = f"{self.spool}/{name}"
         if name.startswith(".") or not self.files.is_dir(path):
             return ""
@@ -418,7 +418,7 @@ class QueueCollection:
     def _finish_repairs(self) -> None:
         def failed(built: str, error: OSError) -> None:
             name = built.rpartition("/")[2].removesuffix(BUILT)
-            if name.endswith(FOLDER_SUFFIX):  # else of jobs, which are found to be missing when they are read
+            if name.endswith(FOLDER_SUFFIX):  # else of jobs, whose reading finds them missing
                 reason = f"the repaired journal cannot be moved into the spool: {error.strerror}"
                 family = decode_queue_name(name.removesuffix(FOLDER_SUFFIX))
                 self._stop_broken(family, JournalUnreadable(built, reason))
@@ -441,7 +441,8 @@ class QueueCollection:
             pass
 
     def recover_family(self, parent: str, path: str) -> JournalFailed | None:
-        """Bring back the journal in folder `path`; a damaged one is `broken`. Returns why one that is to go cannot.
+        """Recover the journal in folder `path`; a damaged one goes to `broken`. Returns why one without readers cannot
+        go.
 
         Raises OSError.
         """
@@ -450,7 +451,7 @@ class QueueCollection:
         return obstacle
 
     def _recover_family(self, parent: str, path: str) -> JournalFailed | None:
-        """As `recover_family`, with what is found left to be synced."""
+        """`recover_family` without the sync of what was found."""
         try:
             recovered = recover(self.files, self.clock, self.open_files, path)
         except JournalCorrupt as problem:
@@ -493,9 +494,9 @@ class QueueCollection:
         self.report(problem.with_remedy(f"{parent}: stopped: {problem}; other queues are not affected"))
 
     def _settle_found(self) -> None:
-        """Put on disk what was found: clients of a journal that is synced get nothing that a power cut may take back.
+        """Sync what startup found, so that clients of a synced journal get nothing that a power cut may take back.
 
-        One call does for many; where it fails, each is asked.
+        One sync of the file system covers all journals; if it fails, each is synced separately.
         """
         found, self._found = self._found, []
         unsynced = {queue for queue in found if queue.sync_ms is not None}
@@ -530,7 +531,7 @@ class QueueCollection:
         return True
 
     def forget_family(self, queue: Queue) -> None:
-        """A family that was cut short while it was made, or deleted: nothing of it is written."""
+        """Remove a family whose creation or deletion was interrupted: nothing of it is written."""
         if self.families.get(queue.name) is queue:
             del self.families[queue.name]
         self.memory.forget(queue)
@@ -540,7 +541,7 @@ class QueueCollection:
                 self._forget_empty(queue.journal.folder)
 
     def _forget_empty(self, path: str) -> None:
-        """A folder that a crash left before anything was written to its journal."""
+        """Remove a folder that a crash left before anything was written to its journal."""
         try:
             if not self.files.list_dir(path):
                 self.files.remove_dir(path)
@@ -549,14 +550,15 @@ class QueueCollection:
             self.report(f"{path}: cannot be removed: {error.strerror}")
 
     def restore(self, queue: Queue, state: Checkpoint, is_lost: Callable[[int], bool] = lambda item: False) -> None:
-        """Make a queue what a journal says. See `Queue.restore`."""
+        """Restore a queue from what its journal says. See `Queue.restore`."""
         queue.restore(state, self.config.for_queue, is_lost)
         self.readers.update({reader.name: reader for reader in queue.readers.values()})
 
     def close(self, fd: int | None = None, until_us: int | None = None) -> int:
-        """Sync, seal and close every journal; how many there was no time for. `Closing` says what it is given.
+        """Sync, seal and close every journal; returns the number for which there was no time. For arguments see
+        `Closing`.
 
-        The last thing before the lock is let go.
+        This comes last, just before the lock is released.
         """
         for queue in self.families.values() if until_us is None or self.clock.stopwatch_us() < until_us else ():
             self._note_leases(queue)
@@ -565,7 +567,7 @@ class QueueCollection:
         return closing.left
 
     def put_away(self, queue: Queue) -> None:
-        """Nobody uses a family that is at rest: it is sealed on disk, and read again once somebody asks for it."""
+        """Seal and close an idle family that nobody uses. Its journal is read again when the queue is next needed."""
         self._note_leases(queue)
         Closing(self.files, self.clock, self.commit.mark, self.report, None, None).close([queue])
         for reader in list(queue.readers.values()):
@@ -587,12 +589,12 @@ class QueueCollection:
 
 
 def repair_command(family: str) -> str:
-    """What reopens a family that a server has stopped."""
+    """Command that reopens a stopped family."""
     return f"kestrelctl repair {quote(family)}"
 
 
 def _unreadable(error: OSError, folder: str) -> JournalUnreadable:
-    """Why the journal in `folder` cannot be brought back."""
+    """The error for the journal in `folder`, which cannot be recovered."""
     path = error.filename or folder
     if error.errno in DISK_FULL:
         return JournalUnreadable(path, f"cannot be recovered: {error.strerror}")
@@ -600,5 +602,5 @@ def _unreadable(error: OSError, folder: str) -> JournalUnreadable:
 
 
 def _has_failed(queue: Queue) -> bool:
-    """Whether its journal takes nothing more until a new segment is begun."""
+    """True if its journal accepts no writes until a new segment is begun."""
     return queue.journal is not None and queue.journal.failed is not None and queue.stopped is None

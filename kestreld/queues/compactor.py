@@ -1,4 +1,8 @@
-"""When a journal is compacted, and the steps of that: a new segment, the live items copied, synced, put in place."""
+"""Compaction of a journal: whether it is due, and its steps from a new segment to replacing the old ones.
+
+The live items of all closed segments are copied into one, which is synced before it takes their place; the old ones
+stay until then, so a crash leaves either. The copy runs in slices while puts and gets go on.
+"""
 
 from collections.abc import Callable
 from typing import Final
@@ -12,7 +16,7 @@ from kestreld.queues.queue import Queue
 from kestreld.queues.slices import WAITS, Slices, Work
 
 COMPACT_AGAIN_MS: Final = 60_000
-SYNC_BYTES: Final = 8 * 1024 * 1024  # of many items held back: a disk that has to take all at once takes nothing else
+SYNC_BYTES: Final = 8 * 1024 * 1024  # of the copy: one large sync would hold up all other writes
 
 
 class Compactor:
@@ -30,23 +34,23 @@ class Compactor:
         self._clock = collection.clock
         self._report = collection.report
         self._slices = slices
-        self._compacting: dict[Queue, Work | None] = {}  # with what is left to do in slices; None = nothing
+        self._compacting: dict[Queue, Work | None] = {}  # with the work left in slices; None = none
         self._roll = roll
         self._drop_dead = drop_dead
 
     def compact_if_due(self, queue: Queue, journal: Journal) -> None:
-        """The guide's second rule: the journal is many times its size, and the queue's contents are less than one."""
+        """Apply Kestrel's second rule: the journal is many times its size, and the queue's contents less than one."""
         size_max = queue.segment_bytes_max
         # Half-way to the limit: items flow on meanwhile, and of small segments many are filled during a sync.
         start_at = size_max * queue.segments_max // 2
         if queue.stopped is not None or journal.disk_bytes <= start_at or self.is_compacting(queue):
             return
-        pinned_bytes = journal.needed_bytes(queue.lowest_head())  # the others only wait for a sync or the archive
+        pinned_bytes = journal.needed_bytes(queue.lowest_head())  # other segments only wait for a sync or the archive
         if pinned_bytes <= start_at:
             return
         if self._clock.monotonic_ms < journal.compact_again_at_ms:
             return
-        # It must be worth it: what was compacted before is not made much smaller again.
+        # It must be worth it: compacted segments do not shrink much again.
         fresh_bytes = sum(segment.used_bytes for segment in journal.segments[:-1] if not segment.compacted)
         data_bytes, record_bytes = queue.live_bytes()
         is_worth_it = data_bytes < size_max <= fresh_bytes and fresh_bytes > record_bytes
@@ -57,22 +61,22 @@ class Compactor:
             self._slices.take_on(work)
 
     def is_compacting(self, queue: Queue) -> bool:
-        """Whether that is under way; it is not where the turn was cut short that should have begun it."""
+        """True while a compaction runs. False if the turn that should have begun it was interrupted."""
         if queue not in self._compacting:
             return False
         work = self._compacting[queue]
         return work is None or self._slices.has(work)
 
     def keep_within_limit(self, queue: Queue, journal: Journal) -> None:
-        """Where segments are filled faster than the disk takes a compacted one, those who fill them have to wait."""
+        """Have puts wait if segments fill faster than the disk accepts a compacted one."""
         full_at = queue.segment_bytes_max * (queue.segments_max - 1)
-        # What a compaction has replaced takes room until it is unlinked, which a busy machine comes to late.
+        # Replaced segments take space until they are unlinked, which may be late on a busy machine.
         is_shrinking = self.is_compacting(queue) or (journal.retiring and bool(journal.leftover))
         if journal.disk_bytes > full_at and is_shrinking:
             self._collection.crowded.setdefault(queue, [])
 
     def _compaction_over(self, queue: Queue) -> None:
-        """It was; who had to wait for it is let in once what it has replaced is gone as well."""
+        """Clean up. Waiting puts go on once the replaced segments are gone as well."""
         self._compacting.pop(queue, None)
         queue.untrack()
         self._drop_dead(queue)
@@ -116,14 +120,14 @@ class Compactor:
         self._put_in_place(queue, journal, compaction)
 
     def _get_to_disk(self, queue: Queue, journal: Journal, compaction: Compaction) -> Work:
-        """Wait until it is there, and the CHECKPOINT behind it: nothing older goes before. Raises JournalFailed."""
+        """Sync the copy, and wait for the CHECKPOINT behind it: older segments stay till then. Raises JournalFailed."""
         yield from self._sync(compaction)
         # A queue that was deleted or stopped meanwhile is not synced any more.
         while journal.synced_number <= compaction.segment.number and self._may_compact(queue, journal):
             yield WAITS
 
     def _sync(self, compaction: Compaction) -> Work:
-        """Put on disk what there is of it. Raises JournalFailed."""
+        """Sync what has been written of the copy. Raises JournalFailed."""
         outcome: list[OSError | None] = []
         self._files.in_background(compaction.sync, outcome.append)
         while not outcome:
@@ -132,7 +136,7 @@ class Compactor:
             raise JournalFailed(compaction.segment.path, f"sync failed: {outcome[0].strerror}")
 
     def _roll_for_compaction(self, queue: Queue, journal: Journal) -> Work:
-        """Begin a new segment with a number left free before it: the compacted one's."""
+        """Begin a new segment with a number left free before it, for the compacted one."""
         queue.want_segment(wanted=True)
         number = journal.live.number
         while journal.live.number == number and self._may_compact(queue, journal):

@@ -1,4 +1,4 @@
-"""A command on all queues, a few of them at a time: each few are written at once, and the answer waits for all."""
+"""Commands on all queues, a few queues at a time: each batch is committed at once, and the reply waits for all."""
 
 from collections.abc import Callable, Generator, Iterator
 from typing import Final
@@ -8,18 +8,18 @@ from kestreld.queues.queue import Queue
 from kestreld.queues.slices import WAITS
 
 QUEUES_AT_ONCE: Final = 32
-AT_ONCE_US: Final = 500  # and no longer than that, before they are written
-ON_THE_WAY_MAX: Final = 32  # commits that are on their way to the disk: those of other clients go between
+AT_ONCE_US: Final = 500  # time limit of a batch
+ON_THE_WAY_MAX: Final = 32  # pending syncs, so that those of other clients get their turn
 
-Steps = Iterator[tuple[Queue, int]]  # one queue done, and what that counts
+Steps = Iterator[tuple[Queue, int]]  # a queue that is done, and its count
 
 
 def everywhere(
     commit: GroupCommit, finish_turn: Callable[[], None], steps: Steps, tally: Tally
 ) -> Generator[int | None, None, int]:
-    """Take all steps, and wait until what they changed is written and, where that is asked for, on disk.
+    """Take all steps, and wait until their changes are written and, if asked for, on disk.
 
-    The sum of what they count. A commit that fails is in `tally`, and the others are gone on with.
+    Returns the sum of the steps' counts. A failed commit is recorded in `tally`, and the other queues go on.
     """
     total, is_over = 0, False
     while not is_over:

@@ -1,7 +1,6 @@
-"""A queue family, as far as its readers know it: its journal, and what the next commit is to write there.
+"""A queue family as its readers see it: its journal, and what the next commit is to write there.
 
-Readers ask their family to write records, and for what is on the way to the journal. Of readers it knows nothing but
-that notes are about their items: what puts do to them is in putting.py, and what a commit does in queue.py.
+Of readers this class knows only that notes are about their items: puts are in putting.py, the commit is in queue.py.
 """
 
 from collections import deque
@@ -32,7 +31,7 @@ from kestreld.queues.notes import Holder, Note, Notes
 T = TypeVar("T")
 ORIGINS_FEW: Final = 1024
 FAILURES_MAX: Final = 1000  # with the texts they are at most 213 kB of each CHECKPOINT
-LETTERS_MAX: Final = 10_000  # items moved here of which it is known why they failed
+LETTERS_MAX: Final = 10_000  # items moved here whose failure reason is kept
 
 
 def _none_is_known(family: str) -> str:
@@ -40,7 +39,7 @@ def _none_is_known(family: str) -> str:
 
 
 class Family(Committed):
-    """One journal, and what was put and said since the last commit. `journal` is None for one kept in memory only."""
+    """One journal, and what was put and noted since the last commit. `journal` is None for a family in memory only."""
 
     __slots__ = (
         "_again", "_origins_max", "agenda", "commits", "control", "failures", "first_id_here", "followers", "in_memory",
@@ -60,35 +59,35 @@ class Family(Committed):
         super().__init__(name, journal, clock, commit, report)
         self.in_memory = journal is None
         self.agenda = agenda
-        self.remedy: Callable[[str], str] = _none_is_known  # the command that reopens it, by its name
-        self.mover = mover  # puts an item on the queue of a name; which that is, or None where it is refused
+        self.remedy: Callable[[str], str] = _none_is_known  # the command that reopens a family, by its name
+        self.mover = mover  # puts an item on the named queue; returns it, or None if refused
 
         self.next_id = 1
-        self.first_id_here = 1  # what was put since this process knows the queue
+        self.first_id_here = 1  # first id put by this process
         self.undone_from = 0  # the lowest id that a failed commit has taken back since `watch_undone`
-        self.control: list[bytes] = []  # READER and ABORT records, and streams' DONEs, since the last commit
+        self.control: list[bytes] = []  # READER, ABORT and FAILURE records, and streams' DONEs, since the last commit
         self.pending: list[bytes] = []  # PUT records since the last commit
-        self.notes = Notes()  # what is written before them, or of items put before
+        self.notes = Notes()  # records written before them, or about earlier items
         self.origins: dict[int, Origin] = {}  # of items that were moved here
-        self.letters = deque[int]()  # those of them of which it is known why they failed
-        self.failures: dict[FailedItem, str] = {}  # why items failed last that may be waiting
-        self._origins_max = ORIGINS_FEW  # with more of them, those of items that are done are forgotten
-        self.commits = 0  # so many there have been since the start
-        self.followers: list[Callable[[], None]] = []  # told when items have settled, or none will any more
-        self._again: Callable[[], object] | None = None  # what is under way that only all of it may be done of
+        self.letters = deque[int]()  # ids of `origins` with a failure reason, oldest first
+        self.failures: dict[FailedItem, str] = {}  # last failure reasons of items that may be waiting
+        self._origins_max = ORIGINS_FEW  # with more origins, those of items that are done are dropped
+        self.commits = 0  # number of commits since the start
+        self.followers: list[Callable[[], None]] = []  # called when items have settled, or none will any more
+        self._again: Callable[[], object] | None = None  # an act under way that must be done as a whole
 
     def reattach(self) -> None:
-        """The set of windows that puts append to has changed; how much room there is is open again."""
+        """Rebuild the set of windows that puts append to, and check the space again at the next put."""
         raise NotImplementedError
 
     def stop(self, problem: JournalCorrupt) -> None:
-        """The journal cannot be trusted: this queue answers with an error from now on, the others serve."""
+        """Stop this queue: its journal cannot be trusted. It answers with an error; other queues are not affected."""
         raise NotImplementedError
 
     # The journal
 
     def append_at_once(self, record: bytes, next_id: int) -> bool:
-        """Write a commit that is one record. False, with nothing done, when that takes a turn. Raises JournalFailed."""
+        """Write a commit of one record. False, with nothing done, if that takes a turn. Raises JournalFailed."""
         journal = self.journal
         if journal is None or self.dirty or self.sync_ms is not None:
             return False
@@ -106,15 +105,15 @@ class Family(Committed):
         return True
 
     def go_on(self) -> None:
-        """Leave a failed segment behind: begin a new one that says all there is to know. Raises JournalFailed."""
+        """Leave a failed segment: begin a new one that has the whole state. Raises JournalFailed."""
         assert self.journal is not None
-        self.commit()  # what was taken meanwhile is in memory only, and so in the CHECKPOINT
+        self.commit()  # takes since the failure are in memory only, and get into the CHECKPOINT
         self.start_segment(self.journal, self.checkpoint())
 
     def use_version(self, version: int) -> None:
-        """Have the journal in a version that has DUE records (2), or FAILURE records (3), before one is promised.
+        """Have the journal in a version that has DUE records (2) or FAILURE records (3), before one is promised.
 
-        Raises JournalFailed, and JournalCorrupt where the queue has stopped.
+        Raises JournalFailed, and JournalCorrupt if the queue has stopped.
         """
         journal = self.journal
         if journal is None or journal.live_version >= version:
@@ -129,9 +128,9 @@ class Family(Committed):
                 raise
 
     def expect_failures(self) -> None:
-        """Have the journal in a version that has FAILURE records, or the next segment where the disk takes none now.
+        """Have the journal in a version with FAILURE records, or its next segment if the disk accepts none now.
 
-        Raises JournalCorrupt where the queue has stopped.
+        Raises JournalCorrupt if the queue has stopped.
         """
         journal = self.journal
         if journal is not None and journal.live_version < 3:
@@ -141,17 +140,17 @@ class Family(Committed):
                     self.use_version(3)
 
     def leave_journal(self) -> None:
-        """Its journal has been deleted: nothing is written any more."""
+        """Write nothing more: the journal was deleted or closed."""
         self.pending, self.control = [], []
         self.notes.clear()
         self.journal = None
 
     def reopen_by(self, remedy: Callable[[str], str]) -> None:
-        """Say, once it is stopped, that this command reopens it: a function of its name."""
+        """Set the command, a function of the family's name, that reopens it once it is stopped."""
         self.remedy = remedy
 
     def stay_stopped(self, problem: JournalCorrupt) -> None:
-        """It is stopped, and this is why as far as is known by now."""
+        """Mark the family as stopped by this problem."""
         problem.remedy = self.remedy(self.name)
         self.stopped = problem
 
@@ -170,7 +169,7 @@ class Family(Committed):
         *,
         is_first: bool = True,
     ) -> None:
-        """Have the next commit say when an item is due to the reader of that number, or (0) to all."""
+        """Have the next commit say when an item is due to the reader of that number, or to all (0)."""
         if self.journal is None:
             return
         now_ms = self.clock.wall_ms
@@ -181,11 +180,11 @@ class Family(Committed):
         if self.journal.live_version < 2:
             self.journal.need_version(2)
             self.want_segment(wanted=True)
-            if attempts and number:  # the record waits for that segment, which a crash may come before
+            if attempts and number:  # the record waits for that segment, and a crash may come before
                 self.note_abort(number, one, attempts)
 
     def note_key(self, reader: Holder, digest: bytes, one: int, left_ms: int) -> None:
-        """Have the commit of a put say what key it had. `use_version` comes before the put."""
+        """Have the commit of a put say its item's key. `use_version` comes before the put."""
         if self.journal is not None:
             now_ms = self.clock.wall_ms
             record = key_record(Key(reader.number, one, now_ms, now_ms + left_ms, digest))
@@ -204,7 +203,7 @@ class Family(Committed):
             self.forget_origins()
 
     def forget_origins(self) -> None:
-        """Keep those of items that may be waiting only."""
+        """Keep only the origins of items that may be waiting."""
         head = self.lowest_head()
         self.origins = {one: origin for one, origin in self.origins.items() if one >= head}
         self._origins_max = 2 * len(self.origins) + ORIGINS_FEW
@@ -217,7 +216,7 @@ class Family(Committed):
             self.origins[one] = replace(origin, failure="")
 
     def lowest_origin(self) -> int:
-        """The lowest id of an item that was moved here and may be waiting; 0 = there is none."""
+        """Lowest id of an item that was moved here and may be waiting; 0 = there is none."""
         if not self.origins:
             return 0
         head, gone, lowest = self.lowest_head(), 0, 0
@@ -227,13 +226,13 @@ class Family(Committed):
                 break
             gone += 1
         if gone > len(self.origins) // 2:
-            self.forget_origins()  # not one by one: a dictionary finds its first entry behind all that were deleted
+            self.forget_origins()  # many at once: a dictionary is slow to find its first entry behind deleted ones
         return lowest
 
     def note_failure(self, number: int, one: int, text: str) -> None:
-        """Have the next commit say why an item has failed that the reader of that number has.
+        """Have the next commit say why an item failed for the reader of that number.
 
-        `expect_failures` comes before that: where the disk has refused the segment, the next CHECKPOINT says it.
+        `expect_failures` comes before. If the disk has refused that segment, the next CHECKPOINT says it.
         """
         self.failures.pop((number, one), None)
         self.failures[number, one] = text
@@ -244,49 +243,49 @@ class Family(Committed):
             self.control.append(failure_record((number, one), text))
 
     def forget_failures(self) -> None:
-        """Keep those of items that are not done, and of too many the latest."""
+        """Keep only the reasons of items that are not done, and the latest if there are too many."""
         raise NotImplementedError
 
     def failure_of(self, number: int, one: int) -> str:
-        """Why an item failed last, as far as anybody has said: here, or where it was moved from. "" = nobody has."""
+        """Reason of an item's last failure, here or where it was moved from; "" = none was given."""
         if failure := self.failures.get((number, one)):
             return failure
         origin = self.origins.get(one)
         return "" if origin is None else origin.failure
 
     def note_abort(self, reader: int, aborted: int, times: int) -> None:
-        """Have the next commit say how often an item has failed that the reader of that number has."""
+        """Have the next commit say how often an item has failed for the reader of that number."""
         self.mark_dirty()
         self.control.append(abort_record(Abort(reader, self.clock.wall_ms, aborted, times)))
 
     def note_move(self) -> None:
-        """An item is about to leave a reader for another queue."""
+        """Note that an item is about to leave a reader for another queue."""
         self.mark_dirty()
         self.moving = True
 
-    # What is on its way there
+    # Pending and in flight
 
     def first_id(self) -> int:
-        """The lowest id that can still be read back; next_id when there is none."""
+        """Lowest id that can still be read back; next_id if there is none."""
         if self.journal is None or not self.journal.segments:
             return self.next_id
         return self.journal.segments[0].first_id
 
     def settled_id(self) -> int:
-        """Ids below it no failed commit takes back, so none of them is ever given to another item."""
+        """Ids below this one can no longer be undone, so they are never given to another item."""
         return self.next_id - len(self.pending) - len(self.sync.in_flight)
 
     def is_landing(self, puts: list[bytes]) -> bool:
-        """Whether the PUT records that `pending` was have yet to be written, or to get to the disk."""
+        """True if the PUT records that were `pending` are not written yet, or not on disk yet if that is asked for."""
         is_in_flight = self.sync.in_flight is puts and self.sync.syncing_commit is not None
         return self.pending is puts or is_in_flight
 
     def watch_undone(self, end_id: int) -> None:
-        """Have `undone_from` say from which id below `end_id` on items are taken back."""
+        """Have `undone_from` become the lowest id below `end_id` that is undone."""
         self.undone_from = end_id
 
     def _undo_from(self, first_id: int) -> None:
-        """Items from that id on were never put."""
+        """Undo puts from `first_id` on."""
         self.pending = []
         self.next_id = first_id
         self.undone_from = min(self.undone_from, first_id)
@@ -295,13 +294,13 @@ class Family(Committed):
         self.failures = {failed: text for failed, text in self.failures.items() if failed[1] < first_id}
 
     def tell_followers(self) -> None:
-        """There may be more to read back than there was, or nothing to be read any more."""
+        """Call the followers: there may be more to read back, or nothing any more."""
         followers, self.followers = self.followers, []
         for tell in followers:
             tell()
 
     def do_whole(self, act: Callable[[], T]) -> T:
-        """Do what is done again from its start where it is cut short, if no journal would say how far it came."""
+        """Do something that must not stay half done: without a journal, an interruption repeats it from its start."""
         if self.in_memory:
             self._again = act
         made = act()
@@ -310,5 +309,5 @@ class Family(Committed):
 
 
 def full_name(family: str, label: str) -> str:
-    """What clients call a reader of a family: the queue's own name, or with the child's."""
+    """A reader's name for clients: the family's name, or with the child's label."""
     return f"{family}+{label}" if label else family

@@ -1,7 +1,7 @@
-"""What there is to say of the queues and the server: the guide's keys first, in its order, then ours.
+"""Figures of queues and of the server for `stats`: Kestrel's keys first, in its order, then ours.
 
 None of our own per-queue keys ends in _items _bytes _age _discarded or _logsize: clients find queue names by cutting
-those endings off. With `compat: kestrel-1` there are the guide's keys only.
+those endings off. With `compat: kestrel-1` there are Kestrel's keys only.
 """
 
 from collections.abc import Callable, Generator
@@ -27,9 +27,9 @@ HELD_KEYS: Final = (
 
 
 def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees: Sees | None = None) -> Figures:
-    """The figures of one queue. How long its head has waited is known once `Reader.seek_head` has found it."""
+    """Figures of one queue. `oldest_ms` is known once `Reader.seek_head` has found the head."""
     queue, journal = reader.queue, reader.queue.journal
-    if queue.dirty:  # else a commit has counted everything
+    if queue.dirty:  # if clean: a commit has counted everything
         queue.flush_counters()
     items, oldest_at_ms = reader.items, reader.oldest_at_ms()
     figures: list[tuple[str, int | str]] = [
@@ -60,7 +60,7 @@ def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees
     ]
     if guide_only:
         del figures[GUIDE_QUEUE_KEYS:]
-        if queue.stopped is not None:  # no queue of Kestrel's ever is: nobody expects its figures
+        if queue.stopped is not None:  # never the case in Kestrel: no client expects its figures
             figures.append(("stopped", 1))
     if not reader.label:
         children = sorted(child.name for child in queue.readers.values() if child.label and _is_seen(child.name, sees))
@@ -70,7 +70,7 @@ def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees
 
 
 def held_figures(reader: Reader) -> list[tuple[str, int]]:
-    """Of what has a time of its own; those who never used it see nothing of it."""
+    """Figures of items with a time or an owner of their own; empty for a queue that never had any."""
     held, keys = reader.held, reader.keys
     if held is None and keys is None and not reader.dead_letters:
         return []
@@ -97,17 +97,17 @@ def _is_seen(name: str, sees: Sees | None) -> bool:
 
 @dataclass(slots=True)
 class Sums:
-    """What the server's figures add up over all queues."""
+    """Sums over all queues for the server's figures."""
 
     items: int = 0
     data_bytes: int = 0
-    totals: Totals = field(default_factory=Totals)  # of deleted queues, too
+    totals: Totals = field(default_factory=Totals)  # includes deleted queues
     journal_bytes: int = 0
     journals_failed: int = 0
     queues_stopped: int = 0
 
     def count(self, queue: Queue) -> None:
-        """Add what a family has one of."""
+        """Add the figures that a family has once."""
         if queue.journal is not None:
             self.journal_bytes += queue.journal.disk_bytes
             self.journals_failed += queue.journal.failed is not None
@@ -115,7 +115,7 @@ class Sums:
 
 
 def adding_up(collection: QueueCollection) -> Generator[None, None, Sums]:
-    """Over all queues, a few a step. Each counts as it is when its turn comes, a queue deleted meanwhile as it was."""
+    """Sum over all queues, a few per step. Each counts as it is at its step, or as it was if it has been deleted."""
     sums = Sums(queues_stopped=len(collection.broken))
     past, put, of_parents, fetched, expired = collection.past, 0, 0, 0, 0
     for place, queue in enumerate(list(collection.families.values())):
@@ -140,7 +140,7 @@ def adding_up(collection: QueueCollection) -> Generator[None, None, Sums]:
 
 
 def server_figures(collection: QueueCollection, stats: ServerStats, sums: Sums) -> Figures:
-    """The guide's global stats, then what operators need beyond them."""
+    """Kestrel's global stats, then what operators need beyond them."""
     clock, commit, totals = collection.clock, collection.commit, sums.totals
     sets = totals.parent_items - collection.moved_in + stats.child_sets + stats.refused_sets
     figures: list[tuple[str, int | str]] = [

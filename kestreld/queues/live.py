@@ -1,4 +1,4 @@
-"""The items of a family that some reader has yet to finish, in order of id: what compaction keeps."""
+"""Items of a family that some reader has yet to finish, in order of id, with their notes: input of a compaction."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -32,15 +32,15 @@ from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.window import FILL_BYTES
 
-PAUSE_BYTES: Final = 256 * 1024  # of others, after which a search gives way: a fifth of a millisecond
-PASSED_COST_BYTES: Final = 1024  # what passing over the smallest takes as long as
-RUN_BYTES: Final = 64 * 1024  # so much is looked at in one go: less than half a millisecond
+PAUSE_BYTES: Final = 256 * 1024  # of unwanted items, after which a search pauses: a fifth of a millisecond
+PASSED_COST_BYTES: Final = 1024  # cost of passing over an item, as bytes
+RUN_BYTES: Final = 64 * 1024  # read in one step: less than half a millisecond
 
 Numbered = tuple[int, bytes | None]  # id and PUT record; without one, a pause
 
 
 class Part(NamedTuple):
-    """What is to be written of one item, or of several that follow each other in the journal. None of any: a pause."""
+    """Data to write of one item, or of several consecutive ones in the journal. `items` 0 = a pause."""
 
     first_id: int
     data: bytes
@@ -48,13 +48,13 @@ class Part(NamedTuple):
 
 
 def live_parts(queue: Queue, end_id: int) -> Iterator[Part | None]:
-    """Unfinished items with ids below `end_id`, each once and with what is said of it; None now and then, to pause at.
+    """Unfinished items with ids below `end_id`, each once and with the records about it; None = a pause.
 
-    It is the state at the first step: an item finished later may still come. Raises JournalCorrupt.
+    The state is that of the first step: an item finished later may still come. Raises JournalCorrupt.
     """
     sources: list[Iterator[Numbered]] = []
     held = [reader.held for reader in queue.readers.values() if reader.held is not None]
-    needs_notes = queue.needs_notes  # what is held back for the first time from now on, later segments say
+    needs_notes = queue.needs_notes  # later segments describe items held from now on
     for one in held:
         one.track()
     for reader in queue.readers.values():
@@ -87,7 +87,7 @@ def live_parts(queue: Queue, end_id: int) -> Iterator[Part | None]:
 
 
 class _Others:
-    """What is not held back, and a look at the next of it."""
+    """Items that are not held back; `first` is the next of them."""
 
     def __init__(self, numbered: Iterator[Numbered], end_id: int) -> None:
         self._numbered = numbered
@@ -99,7 +99,7 @@ class _Others:
 
 
 def _held_back(queue: Queue, held: list[Held], others: _Others, end_id: int) -> Iterator[Part]:
-    """What was held back at the first step. An item that `others` have, too, may be missing."""
+    """Items held back at the first step. One that `others` have as well may be missing."""
     first = min([one for one in map(Held.lowest, held) if one], default=0)
     end = min(end_id, max([one.highest for one in held], default=0) + 1)
     journal = queue.journal
@@ -116,9 +116,9 @@ def _held_back(queue: Queue, held: list[Held], others: _Others, end_id: int) -> 
 
 
 def _as_they_stand(reader: Reader, journal: Journal, segment: Segment, first: int, others: _Others) -> Iterator[Part]:
-    """Items of a compacted segment: those of which it says what there is to say still as they are there.
+    """Held items of a compacted segment, in runs copied unchanged while their DUE records are still correct.
 
-    This is most of a compaction's time where a million are held back, and all that is looked at of one of these.
+    With a million held items this takes most of a compaction's time, and nothing else is checked of an item.
     """
     queue, held, number = reader.queue, reader.held_items(), reader.number
     offset, wanted_bytes = segment.offset_before(first), RUN_BYTES
@@ -169,7 +169,7 @@ def _described(queue: Queue, found: int, record: bytes) -> Part:
 
 
 def due_records(queue: Queue, found: int, record: bytes) -> bytes:
-    """What a compacted segment has to say of an item beside it: where it comes from, to whom it is due, and when."""
+    """Records that a compacted segment has beside an item: its ORIGIN, and a DUE for each reader that holds it."""
     notes = b""
     if queue.origins and (origin := queue.origins.get(found)) is not None:
         notes = origin_record(origin)
@@ -190,7 +190,7 @@ def due_records(queue: Queue, found: int, record: bytes) -> bytes:
 
 
 def key_records(queue: Queue) -> Iterator[list[bytes]]:
-    """What a compacted segment has to say of the keys that still count, some at a time."""
+    """KEY records for a compacted segment, of the keys that still count, in batches."""
     clock = queue.clock
     for reader in list(queue.readers.values()):
         for known in reader.keys.in_parts() if reader.keys is not None else ():
@@ -211,7 +211,7 @@ def _numbered(records: Iterable[bytes]) -> Iterator[Numbered]:
 
 
 def _on_disk(queue: Queue, first: int, end_id: int, is_wanted: Callable[[int, bytes], bool]) -> Iterator[Numbered]:
-    """Of what the journal has from an id on, that which is wanted."""
+    """Items in the journal from id `first` on that are wanted; without a record, a pause."""
     assert queue.journal is not None
     passed_bytes = 0
     for found, record in queue.journal.puts(first, FILL_BYTES):
@@ -227,17 +227,17 @@ def _on_disk(queue: Queue, first: int, end_id: int, is_wanted: Callable[[int, by
 
 
 def _anything(found: int, record: bytes) -> bool:
-    """To a stream nothing is done from its position on."""
+    """True: a stream has nothing done beyond its position."""
     return True
 
 
 def _was_held(held: list[Held], found: int, record: bytes) -> bool:
-    """Whether it was held back at the first step."""
+    """True if the item was held back at the first step."""
     return any(map(Held.holds_since_tracked, held, repeat(found)))
 
 
 def _wanted(reader: Reader, skip: list[Range], found: int, record: bytes) -> bool:
-    """Whether a reader that is behind has yet to load it."""
+    """True if a reader that is behind has yet to load the item."""
     if item_optional_fields(record)[2] not in (0, reader.number):
         return False
     while skip and skip[0][1] < found:

@@ -1,6 +1,6 @@
-"""What keeps journals short, between turns: rolling and background syncs; then retirement and compaction.
+"""Maintenance of journals between turns: new segments, background syncs, rounds over all queues.
 
-Whatever may take long is a generator that gives way often, and is run in slices.
+Retirement and compaction of segments are started here. Long work is a generator that yields often and runs in slices.
 """
 
 from typing import Final
@@ -16,11 +16,11 @@ from kestreld.queues.queue import Queue, as_queues
 from kestreld.queues.retirement import REPORT_EVERY_MS, Retirement
 from kestreld.queues.slices import Slices, Work
 
-REFUSALS_MAX: Final = 16  # in a round: with a full disk there may be thousands of queues to try
+REFUSALS_MAX: Final = 16  # per round: with a full disk there may be thousands of queues to try
 
 
 class Maintenance:
-    """Maintenance of a collection's journals. What takes long of it is done in `slices`."""
+    """Maintenance of a collection's journals. Long work runs in `slices`."""
 
     def __init__(self, collection: QueueCollection, slices: Slices) -> None:
         self._collection = collection
@@ -31,22 +31,22 @@ class Maintenance:
         self._round: Work | None = None
         self.retirement = Retirement(collection, slices, self.is_compacting)
         self._compactor = Compactor(collection, slices, self._roll, self.retirement.drop_dead)
-        self._getting_marked: Journal | None = None  # whose sync is the latest that was for the marker alone
+        self._getting_marked: Journal | None = None  # the journal last synced for its marker alone
         self._memory_reported_at_ms = -REPORT_EVERY_MS
-        self._gone_on: list[Queue] = []  # in the round before: behind what a full disk had refused
+        self._gone_on: list[Queue] = []  # queues that continued after a full disk, in the previous round
         for queue in collection.families.values():
-            self.retirement.drop_dead(queue)  # what a compaction had replaced when the server stopped
+            self.retirement.drop_dead(queue)  # segments that a compaction had replaced when the server stopped
 
     # Rolling
 
     def after_turn(self) -> None:
-        """Begin a new segment where one is full. Called after the replies of a turn, with everything committed."""
+        """Begin new segments where they are full. Called after the replies of a turn, with everything committed."""
         rolling = self._collection.commit.rolling
         for queue in as_queues(rolling):
             journal = queue.journal
             if journal is None or journal.failed is not None or queue.stopped is not None:
                 continue
-            # Full no more: a synced queue's journal was rolled before its next commit was written.
+            # No longer full: a synced queue's journal was rolled before its next commit was written.
             full = queue.wants_segment(journal)
             if not full or (queue.is_idle and self._roll(queue, journal)):
                 self._compactor.compact_if_due(queue, journal)
@@ -65,9 +65,9 @@ class Maintenance:
         return True
 
     def begin_segment(self, queue: Queue, journal: Journal) -> None:
-        """Begin a new segment; it and the one before go to the disk together, in the background.
+        """Begin a new segment, and sync it in the background together with the one before.
 
-        The queue is idle. Raises JournalFailed, or OSError, and leaves all as it was.
+        The queue must be idle. Raises JournalFailed or OSError, with nothing changed.
         """
         filled = journal.borrow() if journal.unsynced else -1
         try:
@@ -80,7 +80,7 @@ class Maintenance:
     # Syncs in the background
 
     def sync(self, queue: Committed) -> bool:
-        """Put a journal on disk without holding up a turn. False when one is under way already: ask again."""
+        """Sync a journal without delaying a turn. False if a sync is under way: call again later."""
         journal = queue.journal
         if journal is None or journal.failed is not None or not journal.segments:
             return True
@@ -90,7 +90,7 @@ class Maintenance:
         return True
 
     def _sync(self, queue: Committed, journal: Journal) -> None:
-        """Sync the full segments and the live one. One at a time: what comes meanwhile is for the next."""
+        """Sync the full segments and the live one. One sync runs at a time: later changes are for the next."""
         if journal.syncing or not self._files.takes_calls:
             return
         live, used_bytes = journal.live, journal.live.used_bytes
@@ -100,7 +100,7 @@ class Maintenance:
         left: list[tuple[int, Segment]] = []
         borrowed: list[int] = []
         done: list[Segment] = []
-        # Who has the descriptors: the disk thread that comes to it, or the turn, where that is cut short before.
+        # Owner of the descriptors: the disk thread, or the turn if it is interrupted before the thread starts.
         owner: dict[str, str] = {}
 
         def work() -> None:
@@ -126,7 +126,7 @@ class Maintenance:
                     self.retirement.drop_dead(queue)
             else:
                 queue.review_next_put()
-                behind = left[len(done) + 1 :]  # what failed itself is not asked again
+                behind = left[len(done) + 1 :]  # the file whose sync failed is not synced again
                 journal.still_unproven([segment for _, segment in behind if segment is not live])
                 if journal.failed is None:
                     self._report(f"{queue.name}: {journal.sync_failed(error)}")
@@ -155,7 +155,7 @@ class Maintenance:
                 journal.end_sync(borrowed)
 
     def sync_due(self) -> int | None:
-        """Sync the journals whose sync_journal time has come; when the next is due, on the monotonic clock."""
+        """Sync journals whose sync_journal time has come; returns when the next is due (monotonic ms), or None."""
         waiting: list[Committed] = []
         for queue in self._collection.commit.sync_later:
             if queue.sync.due_at_ms > self._clock.monotonic_ms:
@@ -174,7 +174,7 @@ class Maintenance:
             self._slices.take_on(self._round)
 
     def round(self) -> Work:
-        """Look after every family once, one a step: files taken away, segments that have died; and the trash."""
+        """Look after each family once, one per step: files that are gone, dead segments, memory; then the trash."""
         full: list[Queue] = []
         for queue in list(self._collection.families.values()):
             journal = queue.journal
@@ -203,7 +203,7 @@ class Maintenance:
         yield from self._collection.trash.expire()
 
     def _try_full_disk(self, full: list[Queue]) -> Work:
-        """See whether a full disk has room again, for the queues first that were not tried for longest."""
+        """Check whether a full disk has space again, first for queues that were not tried for longest."""
         gone_on, self._gone_on = self._gone_on, []
         for queue in gone_on:
             queue.has_gone_on()
@@ -233,7 +233,7 @@ class Maintenance:
             return 0
 
     def _get_marked(self, queue: Queue, journal: Journal) -> None:
-        """Have the marker name a live segment that nothing else puts on disk; of one journal after the other."""
+        """Have the marker name a live segment that no other sync covers, one journal at a time."""
         if journal.checkpoint_synced:
             self._collection.commit.mark(queue, journal)
         elif self._getting_marked is None or not self._getting_marked.syncing:
@@ -246,7 +246,7 @@ class Maintenance:
             self._report("max_memory reached: items are kept on disk only, and queues without a journal refuse puts")
 
     def rest(self, queue: Queue) -> bool:
-        """Whether nothing of a family is under way, and all of it on disk; else what it lacks is begun, or goes on."""
+        """True if a family has no work under way and is on disk. Otherwise starts what is missing."""
         journal = queue.journal
         if not queue.is_idle or queue.moving or queue in self._collection.commit.rolling:
             return False

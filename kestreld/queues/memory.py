@@ -1,41 +1,41 @@
-"""What all queues together hold in memory, and the limit on it."""
+"""Memory held by all queues together, and the limit on it (`max_memory`)."""
 
 from typing import Final
 
 from kestreld.queues.waiters import Awaited
 
-ITEM_COST_BYTES: Final = 100  # about what an item takes beside its data
+ITEM_COST_BYTES: Final = 100  # approximate memory of an item without its data
 PLENTY_BYTES: Final = 1 << 62
-LOOKS: Final = 64  # a queue takes at most such a part of the limit before it asks again
+LOOKS: Final = 64  # a queue gets at most 1/LOOKS of the limit at a time
 
 
 class Holding(Awaited):
-    """A queue family, as far as Memory knows it. Its bases are in one line: a compiled class has one base."""
+    """A queue family as Memory sees it. Its bases form one line, because a compiled class has only one base."""
 
     __slots__ = ("counted_bytes", "put_budget")
 
     def __init__(self) -> None:
         super().__init__()
-        self.counted_bytes = 0  # what it counts with in Memory
-        self.put_budget = -1  # data larger than this must be looked at before a put
+        self.counted_bytes = 0  # bytes with which it counts in Memory
+        self.put_budget = -1  # puts of more data than this are checked first
 
     def review_next_put(self) -> None:
-        """Whether there is room, and the journal takes anything, is open again: the next put is looked at closely."""
+        """Have the next put check everything: space, or whether the journal accepts puts, may have changed."""
         self.put_budget = -1
 
     def held_bytes(self) -> int:
-        """About what its items take in memory. Those in several windows are there once."""
+        """Approximate memory of its items. Items in several windows count once."""
         raise NotImplementedError
 
     def flush_counters(self) -> None:
-        """Count what was put and taken since the last call."""
+        """Count puts and takes since the last call."""
         raise NotImplementedError
 
 
 class Memory:
-    """Who holds how much. `limit_bytes` None = there is no limit, and nothing is counted.
+    """Memory held per queue. `limit_bytes` None = no limit, and nothing is counted.
 
-    A queue counts with what it held when it was last looked at, and the room it was given until the next look.
+    A queue counts with what it held at the last look, plus the space granted until the next one.
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
@@ -43,14 +43,14 @@ class Memory:
         self.counted_bytes = 0
 
     def spare_bytes(self, queue: Holding) -> int:
-        """What is left for a queue once it has been counted; below 0 where the limit is passed."""
+        """Bytes left for a queue, after counting it; below 0 if the limit is exceeded."""
         if self.limit_bytes is None:
             return PLENTY_BYTES
         self.count(queue, 0)
         return self.limit_bytes - self.counted_bytes
 
     def grant(self, queue: Holding, room_bytes: int) -> int:
-        """How much of this room a counted queue may use before the next look."""
+        """Bytes of this space that a counted queue may use before the next look."""
         if self.limit_bytes is None:
             return room_bytes
         granted = min(room_bytes, self.limit_bytes // LOOKS)
@@ -60,7 +60,7 @@ class Memory:
         return granted
 
     def count(self, queue: Holding, room_bytes: int) -> None:
-        """Look at a queue anew, with so much room that it was given."""
+        """Count a queue again, together with the space granted to it."""
         held_bytes = queue.held_bytes() + room_bytes
         self.counted_bytes += held_bytes - queue.counted_bytes
         queue.counted_bytes = held_bytes
@@ -70,7 +70,7 @@ class Memory:
         return self.limit_bytes is not None and self.counted_bytes >= self.limit_bytes
 
     def look_at(self, queue: Holding) -> None:
-        """Between turns: what was taken counts no more. Where memory is short the queue has to ask for more room."""
+        """Between turns, stop counting taken items. If memory is short, the queue must ask for more space."""
         if self.limit_bytes is None:
             return
         queue.flush_counters()
@@ -79,6 +79,6 @@ class Memory:
         self.count(queue, max(queue.put_budget, 0))
 
     def forget(self, queue: Holding) -> None:
-        """The queue is no more."""
+        """Remove a deleted queue."""
         self.counted_bytes -= queue.counted_bytes
         queue.counted_bytes = 0

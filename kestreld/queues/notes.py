@@ -1,4 +1,4 @@
-"""What the next commit says of items beside their PUT records: when they are due, their keys, where they come from."""
+"""Records about items beside their PUTs that the next commit writes: DUE times, KEYs and ORIGINs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from kestreld.queues.waiters import Awaited, Source
 
 
 class Holder(Source):
-    """A reader, as far as notes about its items know it. Its bases are in one line, as those of a family are."""
+    """A reader as notes about its items see it. Its bases form one line, like those of a family."""
 
     __slots__ = ("deleted", "held", "number")
 
@@ -17,11 +17,11 @@ class Holder(Source):
         super().__init__(family)
         self.number = number
         self.deleted = False
-        self.held: Held | None = None  # what has a time of its own; None = nothing ever had
+        self.held: Held | None = None  # items with a time or an owner of their own; None = never any
 
 
 class Note:
-    """A DUE record that is to be written, about an item of these readers. `is_first`: there is none about it yet."""
+    """A DUE record to write about an item of these readers. `is_first`: no DUE record is about it yet."""
 
     __slots__ = ("due", "due_at_ms", "is_first", "item_id", "readers", "record")
 
@@ -34,7 +34,7 @@ class Note:
         self.record = due_record(due)
 
     def still_holds(self, reader: Holder) -> bool:
-        """Whether it is still true: the item may have gone on, or its reader be no more."""
+        """True if the note is still true of a reader: the item may have gone on, or the reader been deleted."""
         held = reader.held
         if held is None or reader.deleted:
             return False
@@ -56,7 +56,7 @@ class Note:
 
 
 class Notes:
-    """The records that the next commit writes before the PUTs they are about, and those that are not on disk yet."""
+    """Records for the next commit, each written before the PUT it is about, and those not on disk yet."""
 
     __slots__ = ("_in_flight", "due", "of_puts")
 
@@ -69,16 +69,16 @@ class Notes:
         self.due.append(note)
 
     def add_of_put(self, one: int, record: bytes) -> None:
-        """A KEY or ORIGIN record of an item that was put since the last commit."""
+        """Add a KEY or ORIGIN record of an item that was put since the last commit."""
         self.of_puts.append((one, record))
 
     def take_due(self, *, is_stopped: bool) -> list[Note]:
-        """Those that a commit is about to write. Readers of a stopped queue have forgotten what they held."""
+        """Remove and return the notes for a commit; none for a stopped queue, whose readers hold nothing any more."""
         notes, self.due = self.due, []
         return notes if is_stopped else _still_true(notes)
 
     def written_before(self, notes: Sequence[Note], puts: list[bytes], first_id: int) -> list[bytes]:
-        """PUTs from an id on, and before each what is said of it: a tail that is torn off never takes only that."""
+        """PUTs from id `first_id` on, each after the records about it: a torn tail never loses only those."""
         before: dict[int, list[bytes]] = {}
         for one, record in [*((note.item_id, note.record) for note in notes), *self.of_puts]:
             before.setdefault(max(one, first_id - 1), []).append(record)
@@ -88,42 +88,42 @@ class Notes:
         return parts
 
     def wrote(self, notes: list[Note], *, is_synced: bool) -> None:
-        """A commit has written these. `is_synced`: it may yet be undone, for it is to get to the disk first."""
+        """Record that a commit has written these notes. With `is_synced` it may be undone until it is on disk."""
         for note in notes:
             note.was_written()
         if is_synced:
             self._in_flight = notes
 
     def committed(self) -> None:
-        """The pending PUTs are written, and what goes before each."""
+        """Clear the records of pending PUTs: they are written."""
         self.of_puts = []
 
     def none_in_flight(self) -> None:
-        """What was written is on disk, or goes there in another way."""
+        """Clear the notes of the commit being synced: it is on disk, or gets there in another way."""
         self._in_flight = []
 
     def undo_syncing(self) -> None:
-        """What was written did not get to the disk."""
+        """Write the notes of a commit again, as its sync failed."""
         for note in self._in_flight:
             note.was_not_written()
         self.due, self._in_flight = self._in_flight + self.due, []
 
     def undo_from(self, first_id: int) -> None:
-        """Items from that id on were never put."""
+        """Remove the records about items from `first_id` on, whose puts were undone."""
         self.of_puts = []
         self.due = [note for note in self.due if note.item_id < first_id]
 
     def drop_untrue(self) -> None:
-        """Forget what the readers, which are about to forget what they hold, would not say any more."""
+        """Remove notes that are no longer true, before the readers forget what they hold."""
         self.due = _still_true(self.due)
 
     def clear(self) -> None:
-        """Nothing is written any more."""
+        """Remove all notes: nothing is written any more."""
         self.due, self.of_puts, self._in_flight = [], [], []
 
 
 def _still_true(notes: Sequence[Note]) -> list[Note]:
-    """Notes for those of their readers of which they are still true."""
+    """Notes that are still true, reduced to the readers of which they are."""
     true: list[Note] = []
     for note in notes:
         holders = [reader for reader in note.readers if note.still_holds(reader)]

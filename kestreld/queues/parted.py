@@ -1,4 +1,4 @@
-"""Collections of very many items in parts: none is ever grown, tidied or freed in one long step."""
+"""A dict and a heap for millions of items, in parts: none is grown, tidied or freed in one long step."""
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
@@ -8,10 +8,10 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K", int, bytes)
 V = TypeVar("V")
 
-PARTS: Final = 64  # of a million keys each has about 16,000: to grow takes half a millisecond
+PARTS: Final = 64  # each has 16,000 of a million keys: growing takes half a millisecond
 _PLACES: Final = 4096
 _MASK: Final = _PLACES - 1
-# The largest part has nearly twice as many keys as the smallest: of equal parts all would grow with the same few.
+# The largest part has nearly twice as many keys as the smallest: equal parts would all grow at the same time.
 _PART_OF: Final = bytes(int(PARTS * log2(1 + place / _PLACES)) for place in range(_PLACES))
 DROPPED_AT_ONCE: Final = 500  # each may be the last in a megabyte of free memory, which goes back to the kernel
 TIDY_MIN: Final = 64
@@ -19,7 +19,7 @@ LOOKS: Final = 1000
 
 
 class PartedDict(Generic[K, V]):
-    """A dict in parts, each of which is there once it is needed."""
+    """A dict in PARTS parts, each created when it is first needed."""
 
     __slots__ = ("_count", "_parts")
 
@@ -50,7 +50,7 @@ class PartedDict(Generic[K, V]):
         self._count += len(part) - before
 
     def pop(self, key: K) -> V | None:
-        """Take it out, if it is there."""
+        """Remove a key; returns its value, or None if it is not there."""
         part = self._parts.get(_PART_OF[hash(key) & _MASK])
         if part is None or key not in part:
             return None
@@ -62,11 +62,11 @@ class PartedDict(Generic[K, V]):
             yield from part
 
     def parts(self) -> Iterator[dict[K, V]]:
-        """A part at a time. What comes meanwhile may be missing."""
+        """The parts, one at a time. Keys added meanwhile may be missing."""
         yield from list(self._parts.values())
 
     def drop_some(self) -> bool:
-        """Free some of it; False when there is none left."""
+        """Free some of it; False if nothing is left."""
         if not self._parts:
             return False
         place, part = next(reversed(self._parts.items()))
@@ -80,9 +80,9 @@ class PartedDict(Generic[K, V]):
 
 
 class PartedHeap:
-    """Numbers, each kept with the key that says in which part.
+    """A heap of numbers in parts; a number's key decides on its part.
 
-    `counts` says of one whether it is still of use, `of_use` how many are.
+    `counts` returns True for a number that is still of use, `of_use` how many are.
     """
 
     __slots__ = ("_counts", "_of_use", "_parts", "_tidy_at")
@@ -107,7 +107,7 @@ class PartedHeap:
         heappush(part, number)
 
     def first(self) -> int | None:
-        """The lowest that counts, or a lower one: of those that do not, only so many are looked at in one go."""
+        """The lowest number that counts, or a lower one: at most LOOKS dead ones are removed per call. None = empty."""
         lowest: int | None = None
         left = LOOKS
         for part in self._parts.values():
@@ -119,7 +119,7 @@ class PartedHeap:
         return lowest
 
     def pop_below(self, end: int, most: int) -> list[int]:
-        """Up to so many of those below `end`, whether they count or not."""
+        """Remove and return up to `most` numbers below `end`, dead or not."""
         popped: list[int] = []
         for part in self._parts.values():
             while part and part[0] < end and len(popped) < most:
@@ -127,7 +127,7 @@ class PartedHeap:
         return popped
 
     def clear(self) -> list[list[int]]:
-        """Nothing is in it any more; what was, to be freed in parts."""
+        """Empty the heap and return its parts, to be freed in steps."""
         parts = [*self._parts.values()]
         self._parts, self._tidy_at = {}, {}
         return parts

@@ -1,6 +1,7 @@
-"""A queue family, as far as puts know it: its readers with their windows, and the limits that are checked.
+"""Puts on a queue family: the readers' windows that they go to, and the limits that they are checked against.
 
-An item is refused or added for all readers at once; limits are looked at again only when `put_budget` is used up.
+An item is refused, or added for all readers at once. Limits are checked again only when `put_budget` is used up, so
+whatever may reduce the space (`review_next_put`) must clear it.
 """
 
 from collections import deque
@@ -33,7 +34,7 @@ from kestreld.queues.memory import ITEM_COST_BYTES, Memory
 from kestreld.queues.reader import Reader
 
 RETRY_FULL_DISK_MS: Final = 1000
-# Final, and of this module, a name is found sooner.
+# Final names of this module are found faster.
 _pack_put: Final = PUT.pack
 _checksum: Final = xxh3_64_intdigest
 
@@ -64,19 +65,19 @@ class Putting(Family):
         self.readers: dict[str, Reader] = {}
         self.windows: tuple[deque[bytes], ...] = ()
         self.seeded_at_ms = -1
-        self.seed = 0  # what the checksums of items put at that instant, of size 0 and id 0, start from
+        self.seed = 0  # seed of checksums at `seeded_at_ms` for size 0 and id 0
         self.counted_items = 0  # of the pending ones
         self.private = 0  # pending records addressed to one reader
 
     def reattach(self) -> None:
-        """The set of windows that puts append to has changed; how much room there is is open again."""
+        """Rebuild the set of windows that puts append to, and check the space again at the next put."""
         self.windows = tuple(reader.window for reader in self.readers.values() if reader.attached)
         self.review_next_put()
 
     def put(self, data: bytes) -> bool:
-        """Add an item for every reader. False when it is refused: too large, or a reader is full.
+        """Add an item for every reader. False if it is refused: too large, or a reader is full.
 
-        Raises JournalFailed or JournalCorrupt when the journal takes nothing. The way of most items: a hot copy of
+        Raises JournalFailed or JournalCorrupt if the journal accepts no puts. Most items are put by this hot copy of
         `put_with`, and of `put_record` in it.
         """
         size = len(data)
@@ -100,13 +101,13 @@ class Putting(Family):
         return True
 
     def seed_at(self, now_ms: int) -> int:
-        """What checksums of items put at that instant start from."""
+        """Compute and keep the seed of checksums for items put at that time."""
         seed = self.seed = PUT_FIELDS_BYTES + product(now_ms, _ADD_FACTOR)
-        self.seeded_at_ms = now_ms  # last: checksums would be wrong where this is cut short
+        self.seeded_at_ms = now_ms  # last: an interruption before would make checksums wrong
         return seed
 
     def put_with(self, data: bytes, expire_at_ms: int, flags: int, only: Reader | None) -> bool:
-        """`put` with an expiry (0 = never), flags, or for `only` one reader."""
+        """`put` with an expiry (0 = never), with flags, or for one reader (`only`)."""
         if not (expire_at_ms or flags or only is not None):
             return self.put(data)
         size = len(data)
@@ -132,7 +133,7 @@ class Putting(Family):
         return True
 
     def put_later(self, data: bytes, expire_at_ms: int, flags: int, only: Reader | None, delay_ms: int) -> bool:
-        """`put_with` of an item that is not delivered before so long from now. What it counts as is counted here."""
+        """`put_with` for an item that is delivered after `delay_ms` at the earliest. It is counted here."""
         size = len(data)
         if size > self.put_budget and not self._make_room(size, only):
             return False
@@ -158,7 +159,7 @@ class Putting(Family):
     def put_keyed(
         self, key: bytes, reader: Reader, data: bytes, expire_at_ms: int, flags: int, only: Reader | None, delay_ms: int
     ) -> bool:
-        """`put_with`, or `put_later`, of an item with a key that `reader` must not know. Raises JournalFailed."""
+        """`put_with`, or `put_later`, of an item with a key that `reader` does not know. Raises JournalFailed."""
         self.use_version(2)
         one = self.next_id
         if delay_ms:
@@ -179,11 +180,10 @@ class Putting(Family):
         return True
 
     def put_at_once(self, data: bytes) -> bool:
-        """`put` and its commit: a turn in which nothing else goes on. A hot copy of these two.
+        """`put` and its commit, a whole turn: a hot copy of both.
 
-        For the library, where every operation is a turn of its own: what is in the journal afterwards, and what has
-        been counted, is as after any other turn. False, with nothing done, where it takes more than to append a
-        record. Raises JournalFailed as a turn does.
+        For the library, where every operation is a turn. Journal and counters are afterwards as after any other turn.
+        False, with nothing done, if more is needed than appending one record. Raises JournalFailed as a turn does.
         """
         size = len(data)
         if size > self.put_budget or self.waiting:
@@ -213,7 +213,7 @@ class Putting(Family):
         return True
 
     def wake(self) -> None:
-        """Hand what has arrived to those who wait."""
+        """Serve the waiters of all readers with new items."""
         for reader in list(self.readers.values()):
             if reader.wait_queue.waiting:
                 reader.wait_queue.serve(self.clock.wall_ms)
@@ -253,7 +253,7 @@ class Putting(Family):
     # Limits
 
     def _make_room(self, size: int, only: Reader | None) -> bool:
-        """Ask every reader the item is for; then discard, where that is configured. False when one refuses."""
+        """Check the limits of each target reader, then discard items where configured. False if a reader refuses."""
         if self.stopped is not None:
             raise self.stopped
         if size > RECORD_BYTES_MAX:
@@ -283,7 +283,7 @@ class Putting(Family):
         return True
 
     def _keep_within_memory(self, size: int, targets: list[Reader]) -> None:
-        """Detach readers whose window is full, and work out how much may come before the next look."""
+        """Detach readers whose window is full, and compute how much may be put before the next check."""
         room = 1 << 62
         spare = self.memory.spare_bytes(self)
         for reader in self.readers.values():
@@ -300,9 +300,9 @@ class Putting(Family):
         self.put_budget = self.memory.grant(self, room) if len(targets) == len(self.readers) else -1
 
     def try_again(self, failed: JournalFailed) -> bool:
-        """Go on in a new segment if a full disk may have room again; False where that is not so, or it is too early.
+        """Go on in a new segment if a full disk may have space again; False if it was not full, or failed just now.
 
-        Raises JournalFailed where there is none yet.
+        Raises JournalFailed if there is no space yet.
         """
         assert self.journal is not None
         waited_ms = self.clock.monotonic_ms - self.journal.failed_at_ms
@@ -315,12 +315,12 @@ class Putting(Family):
         return True
 
     def has_gone_on(self) -> None:
-        """The disk has had time to refuse what was put behind a failed segment, if anything was."""
+        """Report that writes succeed, unless a commit since has reported it: the disk had time to refuse one."""
         if self._written_again in self.followers:
             self.followers.remove(self._written_again)
             self._written_again()
 
     def _written_again(self) -> None:
-        """The first commit behind a failed segment has settled, or the queue has gone or stopped meanwhile."""
+        """Called when the first commit behind a failed segment has settled, or the queue was deleted or stopped."""
         if self.readers and self.stopped is None and self.journal is not None and self.journal.failed is None:
             self.report(f"{self.name}: journal writes succeed again; puts are accepted")

@@ -1,6 +1,8 @@
-"""A queue family: one journal, the parent's reader and its children's; and the commit that writes what they have done.
+"""A queue family: one journal, the readers of parent and children, and the commit of what they have done.
 
-What is put is in putting.py, and what readers know of their family in family.py.
+A commit is one write: READER, ABORT and FAILURE records, then each PUT after its DUE, KEY and ORIGIN records, then the
+readers' DONEs. While a journal has failed, puts are refused and gets go on: the CHECKPOINT of the next segment says
+what they did. Puts are in putting.py; what readers know of their family is in family.py.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable
@@ -56,11 +58,11 @@ class Queue(Putting):
         super().__init__(name, journal, clock, commit, report, memory, mover, agenda)
         self.next_reader = 1
         self.streams: dict[str, Stream] = {}
-        self.unsaid: list[bytes] = []  # DONE records of held items that a failed segment did not take
-        self.segments_max = 10  # so many times segment_bytes_max before the journal is compacted
+        self.unsaid: list[bytes] = []  # DONE records of held items, for the segment after a failed one
+        self.segments_max = 10  # limit of the journal, as a multiple of segment_bytes_max
 
     def configure(self, config: QueueConfig) -> None:
-        """How its journal is kept from now on."""
+        """Set how the journal is synced, and how large its segments become."""
         self.sync_ms = config.sync_journal_ms
         self.segment_bytes_max, self.segments_max = config.max_journal_size_bytes, config.max_journal_overflow
 
@@ -70,14 +72,14 @@ class Queue(Putting):
         config_for: Callable[[str], QueueConfig],
         is_lost: Callable[[int], bool] = _none_is_lost,
     ) -> None:
-        """Be what a journal says. Readers that are there already keep their open reads and figures.
+        """Restore the state that a journal says. Existing readers keep their open reads and figures.
 
-        `is_lost` says of an item that is open whether the journal has it no more.
+        `is_lost` returns True for an open item that the journal no longer has.
         """
         self.next_id = self.first_id_here = state.next_id
         self.next_reader = state.next_reader
         self.put_items, self.put_bytes = state.put_items, state.put_bytes
-        self.unsaid = []  # what it would say of items that are held again
+        self.unsaid = []  # it is about items that are held again
         for known in state.readers:
             if known.kind == Kind.STREAM:
                 self.streams[known.name] = Stream(known.name, known.number, known.at_id, known)
@@ -94,7 +96,7 @@ class Queue(Putting):
         self.reattach()
 
     def reopen(self, journal: Journal) -> None:
-        """Its journal has been repaired, and what it says is to be restored."""
+        """Use a repaired journal. `restore` comes next."""
         self.journal = journal
         self.stopped = None
         for reader in self.readers.values():
@@ -103,12 +105,12 @@ class Queue(Putting):
     # Readers
 
     def first_reader(self) -> Reader:
-        """The one that has been there longest."""
+        """The oldest reader."""
         return min(self.readers.values(), key=lambda reader: reader.number)
 
     def add_reader(self, label: str, config: QueueConfig) -> Reader:
-        """A new queue reader; it receives what is put from now on."""
-        self.flush_counters()  # what was put before is none of its items
+        """Add a queue reader, which receives what is put from now on."""
+        self.flush_counters()  # earlier puts are not for this reader
         reader = Reader(self, label, self.next_reader, self.next_id, config)
         self.next_reader += 1
         self.readers[label] = reader
@@ -117,13 +119,13 @@ class Queue(Putting):
         return reader
 
     def rename_reader(self, reader: Reader, label: str) -> None:
-        """Have a reader go by another name. The journal learns of it by a CHECKPOINT."""
+        """Give a reader another name. The journal gets it by a CHECKPOINT."""
         del self.readers[reader.label]
         reader.rename(label)
         self.readers[label] = reader
 
     def drop_reader(self, label: str) -> Reader:
-        """Take a reader off the journal. Its waiters get nothing; its open reads belong to nobody."""
+        """Remove a reader from the journal. Its waiters get nothing; its open reads belong to nobody."""
         reader = self.readers.pop(label)
         reader.drop()
         self._note_reader(reader.number, Kind.QUEUE, label, dropped=True)
@@ -131,16 +133,16 @@ class Queue(Putting):
         return reader
 
     def forget_reader(self, reader: Reader) -> None:
-        """The journal does not know it: it was being made, or its end is written."""
+        """Remove a reader that the journal does not know: it was being created, or its removal is written."""
         self.readers = {label: one for label, one in self.readers.items() if one is not reader}
         reader.drop()
 
     def count_waiters(self) -> None:
-        """Know anew how many wait on all readers."""
+        """Recount the waiters of all readers."""
         self.waiting = sum(reader.wait_queue.waiting for reader in self.readers.values())
 
     def add_stream(self, name: str, at_id: int) -> Stream:
-        """A reader that only remembers how far it has come, from `at_id` on."""
+        """Add a reader that only remembers its position, which begins at `at_id`."""
         stream = Stream(name, self.next_reader, at_id)
         self.next_reader += 1
         self.streams[name] = stream
@@ -152,7 +154,7 @@ class Queue(Putting):
         self._note_reader(stream.number, Kind.STREAM, name, dropped=True)
 
     def advance_stream(self, name: str, through: int) -> None:
-        """The stream is done with everything up to and including `through`."""
+        """Mark everything up to and including `through` as done for a stream."""
         stream = self.streams[name]
         through = min(through, self.settled_id() - 1)
         if through >= stream.head:
@@ -205,7 +207,7 @@ class Queue(Putting):
             self.tell_followers()
 
     def _take_notes(self, journal: Journal) -> list[Note]:
-        """The DUE records that this commit may write; in a version 1 segment, and in a failed one, they wait."""
+        """DUE records for this commit; none while the live segment has failed or is of version 1."""
         if journal.failed is not None or journal.live_version < 2:
             return []
         return self.notes.take_due(is_stopped=self.stopped is not None)
@@ -218,7 +220,7 @@ class Queue(Putting):
                 raise journal.failed
             for reader in self.readers.values():
                 self.unsaid += reader.done_of_held(self.clock.wall_ms)
-            return  # gets go on; the next segment will say what they did
+            return  # gets go on; the next segment says what they did
         live = journal.segments[-1]
         if self.sync_ms == 0:
             self.sync.write_at(live.number, live.used_bytes)
@@ -273,7 +275,7 @@ class Queue(Putting):
 
     def checkpoint(self) -> Checkpoint:
         if self.stopped is not None:
-            raise self.stopped  # its windows are empty: a CHECKPOINT would say that everything is done
+            raise self.stopped  # windows are empty: a CHECKPOINT would say that everything is done
         states = [reader.state() for reader in self.readers.values()]
         states.extend([stream.state() for stream in self.streams.values()])
         lowest = [reader.held_from() for reader in self.readers.values()]
@@ -288,17 +290,17 @@ class Queue(Putting):
         is_left = {reader.number: reader.not_done() for reader in self.readers.values()}
         left = [one for one in self.failures.items() if is_left.get(one[0][0], _none_is_left)(one[0][1])]
         if len(left) > FAILURES_MAX:
-            del left[: len(left) - FAILURES_MAX * 3 // 4]  # not one by one: this takes a look at all
+            del left[: len(left) - FAILURES_MAX * 3 // 4]  # many at once: each call looks at all
         self.failures = dict(left)
 
     def start_segment(self, journal: Journal, checkpoint: Checkpoint, filled: int = -1, unsaid: bytes = b"") -> None:
         super().start_segment(journal, checkpoint, filled, b"".join(self.unsaid))
         self.unsaid = []
         if self.notes.due:
-            self.mark_dirty()  # they may have waited for this
+            self.mark_dirty()  # notes may have waited for this segment
 
     def note_leases(self) -> None:
-        """Have the journal say which leases run. Raises JournalFailed."""
+        """Have the next commit write the running leases. Raises JournalFailed."""
         if any(reader.held is not None and reader.held.leases for reader in self.readers.values()):
             self.use_version(2)
             for reader in self.readers.values():
@@ -307,9 +309,9 @@ class Queue(Putting):
     # Interrupted turns and damage
 
     def forget_turn(self, held: Callable[[Reader], Collection[int]]) -> None:
-        """Forget what a turn that was cut short has left: what is done, the journal says. Only `held` reads stay open.
+        """Forget what an interrupted turn has left: the journal says what is done. Only `held` reads stay open.
 
-        A queue without a journal is what its windows hold then: what was put is in all of them, or in none.
+        A queue without a journal becomes what its windows hold: after this a put is in all of them or in none.
         """
         if self.in_memory:
             self._take_back_half_put()
@@ -338,12 +340,12 @@ class Queue(Putting):
                     reader.held.undo_put(item_id(half))
 
     def stop(self, problem: JournalCorrupt) -> None:
-        """The journal cannot be trusted: this queue answers with an error from now on, the others serve."""
+        """Stop this queue: its journal cannot be trusted. It answers with an error; other queues are not affected."""
         if self.stopped is None:
             self.stay_stopped(problem)
             self.review_next_put()
             self.report(problem.with_remedy(f"{self.name}: stopped: {problem}"))
-            self.notes.drop_untrue()  # before the readers let go: what was put is still written
+            self.notes.drop_untrue()  # before readers forget items: pending puts are still written
             for reader in self.readers.values():
                 reader.stop(problem)
             self.tell_followers()
@@ -356,7 +358,7 @@ class Queue(Putting):
         return min(heads, default=self.next_id)
 
     def live_bytes(self) -> tuple[int, int]:
-        """About how much data in the journal is still needed by somebody; the same with what stands around it."""
+        """Approximate data bytes in the journal that are still needed; and the same with record overhead."""
         self.flush_counters()
         data_bytes = record_bytes = 0
         for reader in self.readers.values():
@@ -373,25 +375,25 @@ class Queue(Putting):
 
     @property
     def holds_back(self) -> bool:
-        """Whether any reader has items with a time of their own."""
+        """True if any reader has had items with a time or an owner of their own."""
         return any(reader.held is not None for reader in self.readers.values())
 
     @property
     def needs_notes(self) -> bool:
-        """Whether a compacted segment has more to say of items than they say themselves."""
+        """True if a compacted segment must have records about items beside the items themselves."""
         return bool(self.origins) or self.holds_back
 
     def free_dropped(self) -> bool:
-        """Free some of what flushes have dropped; False when nothing is left of it."""
+        """Free part of what flushes have dropped; False if nothing is left."""
         return any(reader.held.free_dropped() for reader in self.readers.values() if reader.held is not None)
 
     def untrack(self) -> None:
-        """No compaction reads what is held back any more."""
+        """Stop tracking held items: no compaction reads them any more."""
         for reader in self.readers.values():
             if reader.held is not None:
                 reader.held.untrack()
 
 
 def as_queues(queues: Iterable[Committed]) -> list[Queue]:
-    """What the group commit has in its lists."""
+    """The queues among the entries of a GroupCommit list."""
     return [queue for queue in queues if isinstance(queue, Queue)]

@@ -1,4 +1,4 @@
-"""A range of item ids read back from a journal, a slice at a time. It consumes nothing and changes no reader."""
+"""Reading a range of items back from a journal, a slice at a time, without consuming or changing a reader."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Wanted = Callable[[int], bool]
 
 
 def earliest_id(queue: Queue) -> int:
-    """The lowest id that can be read back and will not go while somebody does: not of a segment on its way out."""
+    """Lowest id that can be read back and is not about to go: not of a segment that is being retired."""
     journal = queue.journal
     if journal is None or not journal.segments:
         return queue.settled_id()
@@ -24,7 +24,7 @@ def earliest_id(queue: Queue) -> int:
 
 
 class RangeRead:
-    """Settled items from an id on. `only` is a reader's number whose own items come too; 0 = those for all readers."""
+    """Settled items from an id on: those for all readers, and with `only` those of the reader of that number."""
 
     def __init__(
         self, queue: Queue, first: int, limit: int, bytes_max: int, only: int = 0, wanted: Wanted | None = None
@@ -34,16 +34,16 @@ class RangeRead:
         self._bytes_max = bytes_max
         self._only = only
         self._wanted = wanted
-        self._segment: Segment | None = None  # where reading goes on
+        self._segment: Segment | None = None  # segment to read on in
         self._offset = 0
         self.records: list[bytes] = []
         self.size_bytes = 0
-        self.next_id = first  # all below it has been looked at
+        self.next_id = first  # all ids below have been read
 
     def read(self) -> bool:
-        """A slice of about a millisecond; False when the range is over. Raises JournalCorrupt.
+        """Read a slice of about a millisecond; False when the range is over. Raises JournalCorrupt.
 
-        What has gone since the last slice ends the range: whoever asks for the rest is told.
+        Items that were removed since the last slice end the range: the next request for the rest says so.
         """
         queue, journal = self._queue, self._queue.journal
         if journal is None or not journal.segments:
@@ -63,7 +63,7 @@ class RangeRead:
         return True
 
     def _place(self, journal: Journal) -> Segment:
-        """The segment to read on in. Between slices it may have gone, or have been compacted into another."""
+        """Segment to read on in. Between slices it may have been removed, or compacted into another."""
         segment = self._segment
         if segment is None or not any(one is segment for one in journal.segments):
             number, self._offset = journal.position_before(self.next_id)
@@ -97,17 +97,17 @@ class RangeRead:
 
 
 class RangeSearch(RangeRead):
-    """Looks for where a range ends that has at most so many bytes, or for the first item put at some time or later.
+    """Search for the end of a range of at most `bytes_max`, or for the first item put at `at_ms` or later.
 
-    It keeps no records. `next_id` is what was found once `read` is over, or where it stopped after `scan_bytes_max` of
-    the journal; `size_bytes` is the records of the items before it, without those of single readers.
+    It keeps no records. `next_id` is the result once `read` is over, or the place reached after `scan_bytes_max` of the
+    journal; `size_bytes` is the size of the records before it, without those of single readers.
     """
 
     def __init__(self, queue: Queue, first: int, bytes_max: int, at_ms: int | None, scan_bytes_max: int) -> None:
         super().__init__(queue, first, 1, bytes_max)
         self._at_ms = at_ms
         self._scan_left_bytes = scan_bytes_max
-        self.is_partial = False  # whether it ended as it had looked at so much
+        self.is_partial = False  # True if it ended at `scan_bytes_max`
 
     def _take(self, journal: Journal, segment: Segment, chunk: bytes, end_id: int) -> bool:
         at = 0
@@ -132,7 +132,7 @@ class RangeSearch(RangeRead):
         return not self.is_partial
 
     def _ends(self, record: bytes) -> bool:
-        """Whether the range ends before this item; counts it otherwise."""
+        """True if the range ends before this item; otherwise counts it."""
         if item_optional_fields(record)[2]:
             return False
         if self._at_ms is not None:
@@ -144,7 +144,7 @@ class RangeSearch(RangeRead):
 
 
 def waiting_in(state: ReaderState) -> Wanted:
-    """Whether an item is not done yet, for a reader as it is now."""
+    """Return a function of an id that is True if the item is not done for a reader in this state."""
     firsts: list[int] = [first for first, _ in state.done]
     done: list[Range] = state.done
 

@@ -1,7 +1,7 @@
-"""A reader: a named position on a journal, and what clients do with its items: take, open, confirm, lease, flush.
+"""A reader: a named position on a journal, and what clients do with its items, from taking to leasing.
 
-What waits in memory and on disk is in window.py, what was taken and done in progress.py, and what has a time of its
-own in scheduling.py.
+Its base classes have the rest: window.py what waits in memory and on disk, progress.py what was taken and is done,
+scheduling.py items with a time or an owner of their own.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.keys import Keys, digest_of
 from kestreld.queues.scheduling import Scheduling
 
-# queue.py, putting.py and this import one another: a family has readers, and whoever has a reader asks for its family.
+# queue.py, putting.py and this file import one another: a family has readers, and a reader has its family.
 if TYPE_CHECKING:
     from kestreld.queues.queue import Queue
 
@@ -43,17 +43,17 @@ class Reader(Scheduling):
 
     def __init__(self, queue: "Queue", label: str, number: int, at_id: int, config: QueueConfig) -> None:
         super().__init__(queue, label, number, at_id, config)
-        self.queue = queue  # its family once more, with all that a family is to others than its readers
-        self.on_expired: Callable[[bytes], None] | None = None  # told of each item that expires and moves nowhere
+        self.queue = queue  # `family` once more, as the type that others than readers use
+        self.on_expired: Callable[[bytes], None] | None = None  # called for each item that expires and is not moved
         self.discarded = 0
         self.flushes = 0
 
     def rename(self, label: str) -> None:
-        """Go by another name, and keep position, number and open reads. `Queue.rename_reader` calls this."""
+        """Change the name, but not position, number and open reads. `Queue.rename_reader` calls this."""
         self.label, self.name = label, full_name(self.queue.name, label)
 
     def restore(self, known: ReaderState, is_lost: Callable[[int], bool]) -> None:
-        """Be where a journal says. `is_lost` says of an open read whether the journal has it no more."""
+        """Restore the state that a journal says. `is_lost` is True for an open item that the journal has lost."""
         self.ended_items, self.retries = known.ended, known.retries
         opened = [
             len(record) - ITEM_HEADER_BYTES
@@ -82,14 +82,14 @@ class Reader(Scheduling):
                 self.keys.remember(key.digest, key.item_id, clock.monotonic_ms + left_ms, self.config.max_keys)
 
     def drop(self) -> None:
-        """It is no more: who waits gets nothing, its open reads belong to nobody."""
+        """Stop serving: the queue was deleted. Waiters get nothing; open reads belong to nobody."""
         self.deleted = True
         if self.held is not None:
             self.held.stop()
         self.wait_queue.send_away(None)
 
     def stop(self, problem: JournalCorrupt) -> None:
-        """Its journal cannot be trusted: it gives nothing, and who waits gets an error."""
+        """Serve nothing more, because the journal cannot be trusted. Waiters get an error."""
         if self.held is not None:
             self.held.stop()
             self.held.drop_waiting()
@@ -99,23 +99,23 @@ class Reader(Scheduling):
         self.wait_queue.send_away(problem.with_remedy(f"corrupt {problem}"))
 
     def tell_expired(self, on_expired: Callable[[bytes], None]) -> None:
-        """Call this for each item that expires from now on and moves nowhere."""
+        """Have `on_expired` called for each item that expires from now on and is not moved."""
         self.on_expired = on_expired
 
     def configure(self, config: QueueConfig) -> None:
         self.config = config
         self.max_age_ms = config.max_age_ms or 0
         self.refresh_fast_path()
-        self.queue.review_next_put()  # there may be less than was found
+        self.queue.review_next_put()  # there may be less space than the last check found
 
     # Keys
 
     def find_key(self, key: bytes) -> int:
-        """The id of the item that was put with a key which still counts; 0 = there is none."""
+        """Id of the item that was put with a key which still counts; 0 = there is none."""
         return 0 if self.keys is None else self.keys.find(digest_of(key), self.queue.clock.monotonic_ms)
 
     def remember_key(self, key: bytes, one: int, delay_ms: int) -> None:
-        """An item was just put with a key. The commit of the put says so, too."""
+        """Remember the key of an item that was just put. The commit of the put writes it as well."""
         if self.keys is None:
             self.keys = Keys()
         digest, left_ms = digest_of(key), delay_ms + self.config.key_time_ms
@@ -125,9 +125,9 @@ class Reader(Scheduling):
         self.queue.note_key(self, digest, one, left_ms)
 
     def cancel(self, key: bytes) -> bool:
-        """Drop the item of a key here, and for the other readers that have it too, wherever it is not due yet.
+        """Drop the item of a key for every reader that has it and for which it is not due yet. Raises JournalCorrupt.
 
-        Whether it was so anywhere; then the key is free again. Raises JournalCorrupt.
+        True if there was such a reader; then the key is free again.
         """
         one = self.find_key(key)
         readers = self.queue.readers.values() if one else ()
@@ -151,7 +151,7 @@ class Reader(Scheduling):
         return self.window[0] if self.window or self.fill() else None
 
     def take(self, now_ms: int) -> bytes | None:
-        """Remove the head item for good. None when there is none. Raises JournalCorrupt."""
+        """Remove the head item for good. None if nothing waits. Raises JournalCorrupt."""
         record = self._pop(now_ms)
         if record is not None:
             self.queue.mark_dirty()
@@ -159,9 +159,9 @@ class Reader(Scheduling):
         return record
 
     def take_at_once(self) -> bytes | None:
-        """`take` and its commit: a turn in which nothing else goes on. A hot copy of these two; see `put_at_once`.
+        """`take` and its commit, a whole turn: a hot copy of both; see `putting.put_at_once`.
 
-        None, with nothing done, when there is nothing, or where that takes a turn. Raises JournalFailed as a turn does.
+        None, with nothing done, if nothing waits or more than one write is needed. Raises JournalFailed as a turn does.
         """
         if self.slow or not self.window or self.deleted:
             return None
@@ -190,11 +190,11 @@ class Reader(Scheduling):
         return self._set_aside(record) if record is not None else None
 
     def open_head(self) -> tuple[int, bytes]:
-        """`open_read` where the window is known to have an item and not to be `slow`."""
+        """`open_read` for a window that is known to have an item and not to be `slow`."""
         return self._set_aside(self.window.popleft())
 
     def lease(self, now_ms: int, lease_ms: int, holder: str, lost: Callable[[], None] | None = None) -> bytes | None:
-        """Set the head item aside for so long, whoever confirms it. None when there is none. Raises JournalCorrupt."""
+        """Lease the head item for `lease_ms`; no connection owns it. None if nothing waits. Raises JournalCorrupt."""
         found = self.open_read(now_ms)
         if found is not None:
             self.begin_lease(found[0], lease_ms, holder, lost)
@@ -224,7 +224,7 @@ class Reader(Scheduling):
         return opened, record
 
     def _pop(self, now_ms: int) -> bytes | None:
-        """Remove the first item that is not expired from the window, filling it first if need be."""
+        """Remove the first item that is not expired from the window, filling the window first if necessary."""
         self.expire_heads(now_ms)
         if not self.window and not self.fill():
             return None
@@ -250,11 +250,11 @@ class Reader(Scheduling):
             self.held.confirm_lease(opened)
 
     def abort(self, opened: int, now_ms: int) -> None:
-        """Give an open read back: it becomes the head, or waits, or moves on when it has come back too often."""
+        """Return an open read: it becomes the head, waits for its retry, or moves if it was returned too often."""
         self.abort_all([opened], now_ms)
 
     def abort_all(self, opened: list[int], now_ms: int, *, is_counted: bool = True) -> None:
-        """Give open reads back in one step: they are at the head in queue order before anybody who waits is served."""
+        """Return open reads in one step: all are at the head in queue order before a waiter is served."""
         back = [record for one in sorted(opened) if (record := self._come_back(one, is_counted)) is not None]
         for record in reversed(back):
             self.put_back(record)
@@ -262,7 +262,7 @@ class Reader(Scheduling):
             self.wait_queue.serve(now_ms)
 
     def _come_back(self, opened: int, is_counted: bool) -> bytes | None:
-        """Take an item out of the open reads; None when it does not return to the queue."""
+        """Take an item out of the open reads; None if it does not return to the queue."""
         record = self._take_from_open(opened)
         if record is None or self.deleted:
             return None
@@ -270,9 +270,9 @@ class Reader(Scheduling):
         return None if is_counted and self._has_failed(opened, record) else record
 
     def send_on(self, one: int, destination: str) -> bool | None:
-        """Put an item that waits on another queue, as a client would. False when that refuses it.
+        """Put a waiting item on another queue, as a client would. False if that queue refuses it.
 
-        None when the item does not wait. Raises JournalCorrupt.
+        None if the item does not wait. Raises JournalCorrupt.
         """
         if (self.held is not None and one in self.held.later) or (record := self.pull_out(one)) is None:
             return None
@@ -285,7 +285,7 @@ class Reader(Scheduling):
     # Leaving without being taken
 
     def is_full(self) -> bool:
-        """Whether it has as much as it may: what waits, and what is not due yet."""
+        """True if the items that wait, with those not due yet, reach a limit."""
         config, items, data_bytes = self.config, self.items, self.data_bytes
         if self.held is not None:
             items += len(self.held.later)
@@ -295,7 +295,7 @@ class Reader(Scheduling):
         return config.max_size_bytes is not None and data_bytes >= config.max_size_bytes
 
     def expire_heads(self, now_ms: int, limit: int = -1) -> int:
-        """Remove expired items from the head, moving them on if so configured; how many. Only heads expire."""
+        """Remove expired items from the head, or move them as configured; returns their number. Only heads expire."""
         held = self.held
         if held is not None:
             self._feed(held)
@@ -318,7 +318,7 @@ class Reader(Scheduling):
         return count
 
     def discard_head(self) -> bool:
-        """Drop the oldest waiting item to make room. False when there is none."""
+        """Drop the oldest waiting item to make room. False if nothing waits."""
         if self.held is not None:
             self._feed(self.held)
         if not self.window and not self.fill():
@@ -329,7 +329,7 @@ class Reader(Scheduling):
         return True
 
     def flush(self, now_ms: int) -> int:
-        """Drop every waiting item but not open reads; how many there were."""
+        """Drop every waiting item, but not open reads; returns their number."""
         return self.queue.do_whole(partial(self._flush, now_ms))
 
     def _flush(self, now_ms: int) -> int:

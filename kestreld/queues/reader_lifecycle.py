@@ -1,7 +1,7 @@
-"""Readers that come and go on a family that always has one, as a JournaledQueue does.
+"""Readers that come and go on a family that always has one, as a JournaledQueue's do.
 
-The default reader, which has no name, is there until one with a name is. The first of these takes over its position:
-what was put before is its to read. When the last one goes, the default reader is there again, at the journal's end.
+The default reader, which has no name, is there until the first named reader takes over its position, and with it all
+that was put before. When the last one goes, there is a default reader again, at the journal's end.
 """
 
 from kestreld.config.config import queue_name_problem
@@ -15,14 +15,14 @@ from kestreld.queues.trash_note import DELETE
 
 
 class ReaderLifecycle:
-    """The readers of any family of a collection."""
+    """Adds and drops readers of the families of a collection."""
 
     def __init__(self, collection: QueueCollection, maintenance: Maintenance) -> None:
         self._collection = collection
         self._maintenance = maintenance
 
     def family(self, name: str) -> Queue:
-        """The family of that name, made with its default reader when there is none.
+        """The family of that name, created with its default reader if there is none.
 
         Raises BadQueueName, JournalCorrupt or JournalFailed.
         """
@@ -32,7 +32,7 @@ class ReaderLifecycle:
         return found if found is not None else self._collection.reader(name).queue
 
     def reader(self, queue: Queue, label: str) -> Reader:
-        """The reader of that name, made when there is none. The queue is idle.
+        """The reader of that name, created if there is none. The queue must be idle.
 
         Raises BadQueueName, ReaderUnknown, or JournalFailed with nothing changed.
         """
@@ -52,9 +52,7 @@ class ReaderLifecycle:
         return self._collection.reader(name)
 
     def _take_over(self, queue: Queue, reader: Reader, label: str) -> Reader:
-        """The default reader goes by a name from now on. One CHECKPOINT says so: after a crash it is as if it had not
-        been asked for, or done.
-        """
+        """Give the default reader a name. One CHECKPOINT says so: after a crash that is done or was never asked for."""
         queue.rename_reader(reader, label)
         try:
             if queue.journal is not None:
@@ -73,13 +71,13 @@ class ReaderLifecycle:
         return reader
 
     def drop(self, queue: Queue, label: str) -> bool:
-        """Drop a reader and all it has yet to read. False when there is none of that name. Raises JournalFailed."""
+        """Drop a reader and all it has yet to read. False if there is none of that name. Raises JournalFailed."""
         reader = queue.readers.get(label)
         if reader is None:
             return False
         if len(queue.readers) > 1:
             return self._collection.delete(reader.name)
-        # In one commit. Cut short in the middle of it, a crash leaves no reader, and so no queue: it is made anew.
+        # In one commit. If a crash tears it, no reader is left and so no queue: it is created again.
         collection = self._collection
         collection.trash.keep(reader, DELETE)
         del collection.readers[reader.name]
@@ -90,6 +88,6 @@ class ReaderLifecycle:
         return True
 
     def erase(self, queue: Queue) -> None:
-        """Drop every reader, and the journal with the last. Raises JournalFailed."""
+        """Drop every reader, and the journal with the last one. Raises JournalFailed."""
         for reader in list(queue.readers.values()):
             self._collection.delete(reader.name)

@@ -1,7 +1,7 @@
-"""A queue whose turn was cut short, by what a signal handler raised say, is made again what its journal says.
+"""Rebuilding a queue from its journal after an interrupted turn, as when a signal handler raises.
 
-As after a crash, but that the open reads which somebody holds stay open. A queue without a journal is counted anew.
-All of it may be cut short itself, and is done from the start then.
+The result is that of a crash and a restart, except that open reads in use and waiters are kept. A queue without a
+journal is counted anew. The rebuild may be interrupted itself, and then starts again from the beginning.
 """
 
 from collections.abc import Callable, Collection
@@ -16,12 +16,12 @@ from kestreld.queues.queue import Queue, as_queues
 from kestreld.queues.ranges import waiting_in
 from kestreld.queues.reader import Reader
 
-Held = Callable[[Reader], Collection[int]]  # the open reads that somebody holds
-IsWaiting = Callable[[Reader, int], bool]  # whether an item is neither done nor open
+Held = Callable[[Reader], Collection[int]]  # the open reads that are in use
+IsWaiting = Callable[[Reader, int], bool]  # True if an item is neither done nor open
 
 
 def cut_short(collection: QueueCollection, queue: Queue | None) -> list[Queue]:
-    """The queues that a turn of `queue`, or one of all, may have left half done."""
+    """Queues that an interrupted turn of `queue`, or of all queues (None), may have left half done."""
     if queue is None:
         return list(collection.families.values())
     commit = collection.commit
@@ -30,7 +30,7 @@ def cut_short(collection: QueueCollection, queue: Queue | None) -> list[Queue]:
 
 
 def renew(collection: QueueCollection, queue: Queue, held: Held) -> IsWaiting:
-    """Make a queue what its journal says."""
+    """Rebuild a queue from its journal; returns a function that is True for items neither done nor open."""
     if queue.in_memory or queue.stopped is not None:
         queue.forget_turn(held)
         collection.commit.forget_turn(queue)
@@ -69,7 +69,7 @@ def _waits_in_window(reader: Reader, item: int) -> bool:
 
 
 def _settle_readers(collection: QueueCollection, queue: Queue, labels: dict[int, str]) -> None:
-    """Have the readers that the journal knows, by the names it knows them by."""
+    """Keep the readers that the journal knows, under the names that it knows."""
     for name in [name for name, reader in collection.readers.items() if reader.queue is queue]:
         del collection.readers[name]
     for reader in list(queue.readers.values()):
@@ -90,5 +90,5 @@ def _restore(
     queue.configure(collection.config.for_queue(queue.name))
     for reader in queue.readers.values():
         reader.configure(collection.config.for_queue(reader.name))
-    if queue.sync_ms:  # when it was due is not known
+    if queue.sync_ms:  # its due time is not known
         collection.commit.sync_within(queue)

@@ -1,6 +1,6 @@
-"""What operators ask of a running server when something went wrong: repair of a queue, undo of a delete or flush.
+"""Repair of a queue's journal and undo of a delete or flush, on a running server at an operator's request.
 
-Both are long work between turns. There is one at a time for each family; who asks meanwhile waits.
+Both are long work between turns, one at a time for each family; further requests wait.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -23,12 +23,12 @@ from kestreld.queues.slices import WAITS, Slices, Work
 from kestreld.queues.trash import Dropped, Entry
 from kestreld.queues.trash_note import Note
 
-BATCH_ITEMS: Final = 128  # two milliseconds, where all are held back
+BATCH_ITEMS: Final = 128  # two milliseconds if all are held back
 BATCH_BYTES: Final = 512 * 1024
 LOGGED_MAX: Final = 100  # damages of one journal; the client is told of all
 
 T = TypeVar("T")
-Undone = tuple[int, int]  # items that are back, and those of the same delete or flush that are still in the trash
+Undone = tuple[int, int]  # number of items put back, and of those still in the trash
 RepairDone = Callable[[RepairReport | KestrelError | None], None]  # None: there is no such queue
 UndoDone = Callable[[Undone | KestrelError | None], None]  # None: there is nothing to undo
 
@@ -44,7 +44,7 @@ class Repairer:
         self._busy: set[str] = set()
 
     def repair(self, name: str, done: RepairDone) -> None:
-        """Check a queue's journal, build it anew if it is damaged, and open the queue again if it was stopped."""
+        """Check a queue's journal, rebuild it if it is damaged, and reopen the queue if it was stopped."""
         self._slices.take_on(self._in_line(name, self._repair, done))
 
     def undo(self, name: str, done: UndoDone) -> None:
@@ -78,7 +78,7 @@ class Repairer:
 
     def _repair(self, name: str) -> Generator[int | None, None, RepairReport | None]:
         family = name.partition("+")[0]
-        finish_repairs(self._files, self._collection.spool)  # the disk may have refused that to an earlier one
+        finish_repairs(self._files, self._collection.spool)  # an earlier one may have failed to do that
         if family in self._collection.broken:
             return (yield from self._repair_broken(family))
         queue = self._collection.families.get(family)
@@ -91,7 +91,7 @@ class Repairer:
         return (yield from self._repair_stopped(queue, queue.journal))
 
     def _check(self, queue: Queue, journal: Journal) -> Work:
-        """Read all of a journal that is in use; at the first damage its queue is stopped."""
+        """Read all of a journal in use, and stop its queue at the first damage."""
         for segment in list(journal.segments):
             end = segment.used_bytes
             try:
@@ -99,10 +99,10 @@ class Repairer:
                     if found is None:
                         yield None
             except JournalCorrupt as problem:
-                if segment.used_bytes >= end:  # else a failed commit was cut off meanwhile
+                if segment.used_bytes >= end:  # if less: a failed commit was cut off meanwhile
                     self._stop(queue, journal, problem)
             except OSError as error:
-                if segment in journal.segments:  # else it was let go of meanwhile
+                if segment in journal.segments:  # if not: it was retired meanwhile
                     reason = f"cannot be read: {error.strerror}"
                     self._stop(queue, journal, JournalCorrupt(segment.path, 0, reason))
             if queue.stopped is not None or journal is not queue.journal:
@@ -115,7 +115,7 @@ class Repairer:
             self._collection.commit.wake()  # those who waited have been told
 
     def _repair_broken(self, family: str) -> Generator[int | None, None, RepairReport]:
-        """A journal that was found damaged at start: nobody is using it."""
+        """Repair a journal that was found damaged at startup and is not in use."""
         collection = self._collection
         problem = collection.broken[family]
         if isinstance(problem, NotImported):
@@ -137,7 +137,7 @@ class Repairer:
         return self._collection.config.for_queue(family).max_journal_size_bytes
 
     def _repair_stopped(self, queue: Queue, journal: Journal) -> Generator[int | None, None, RepairReport | None]:
-        """A journal that was in use. Its open reads go on: they may be confirmed or given back meanwhile."""
+        """Repair a journal that was in use. Its open reads stay, and may be confirmed or returned meanwhile."""
         while not self._is_quiet(queue, journal):
             yield WAITS
         work = Repair(
@@ -169,7 +169,7 @@ class Repairer:
         return self._collection.families.get(queue.name) is queue and queue.journal is journal
 
     def _is_quiet(self, queue: Queue, journal: Journal) -> bool:
-        """Whether nothing of the queue is on its way to the disk or from it."""
+        """True if no commit, move, retirement, sync or compaction of the queue is under way."""
         return (
             queue.is_idle
             and not queue.moving
@@ -185,7 +185,7 @@ class Repairer:
             yield from self._in_background(work.sync)
 
     def _finish(self, work: Repair) -> Work:
-        """Say what was done, and put the names on disk."""
+        """Report what was done, and sync the names."""
         report = work.report
         for damage in report.damages[:LOGGED_MAX]:
             self._collection.report(f"{report.queue}: {damage}")
@@ -201,7 +201,7 @@ class Repairer:
             self._collection.report(f"{report.queue}: no damage found; reopened")
 
     def _in_background(self, work: Callable[[], None]) -> Work:
-        """Slow calls off the loop. Raises what they raise."""
+        """Make slow calls outside the loop. Raises what they raise."""
         outcome: list[OSError | None] = []
         self._files.in_background(work, outcome.append)
         while not outcome:
@@ -210,7 +210,7 @@ class Repairer:
             raise outcome[0]
 
     def _reopen(self, queue: Queue, journal: Journal, report: RepairReport) -> None:
-        """Let a stopped queue go on from what its folder holds now. Its readers keep their open reads."""
+        """Continue a stopped queue from what its folder has now. Its readers keep their open reads."""
         collection = self._collection
         try:
             recovered = recover(self._files, collection.clock, collection.open_files, journal.folder)
@@ -245,7 +245,7 @@ class Repairer:
         return None
 
     def _put_back(self, reader: Reader, entry: Entry, note: Note) -> Generator[int | None, None, tuple[int, bool]]:
-        """How many of an entry's items are back, and whether these are all."""
+        """Put back an entry's items; returns how many, and whether these were all."""
         count = 0
         records = self._collection.trash.records(entry, note)
         while not note.is_empty and (batch := (yield from _next_batch(records))):
@@ -258,9 +258,9 @@ class Repairer:
     def _put_batch(
         self, reader: Reader, entry: Entry, note: Note, batch: list[Dropped]
     ) -> Generator[int | None, None, int]:
-        """Put items with new ids; how many, when that is written. What a note says of it is true at any moment.
+        """Put items with new ids; returns how many, once that is written. The note is true at any moment.
 
-        Raises JournalFailed, JournalCorrupt, or OSError; then those that are back are known to be.
+        Raises JournalFailed, JournalCorrupt or OSError, after noting those that are back.
         """
         collection, queue = self._collection, reader.queue
         if reader.deleted:
@@ -314,7 +314,7 @@ def _known(queue: Queue, journal: Journal) -> Known:
 
 
 def _next_batch(dropped: Iterator[Dropped | None]) -> Generator[int | None, None, list[Dropped]]:
-    """The next items to be put in one go; empty at the end."""
+    """The next items to put in one step; empty at the end."""
     batch: list[Dropped] = []
     size = 0
     for one in dropped:

@@ -1,7 +1,7 @@
-"""The long answers: STATS, DUMP_STATS, DUMP_JOB_QUEUES and DUMP_CONFIG, made piece by piece as the client reads them.
+"""Long replies (STATS, DUMP_STATS, DUMP_JOB_QUEUES, DUMP_CONFIG), made piece by piece as the client reads.
 
-Each is an iterator of pieces of text, and of None wherever others may have their turn. So the figures of two queues
-may be of different instants; those of one queue are of one.
+Each is an iterator of pieces of text, and of None where other work may run. So the figures of two queues may be of
+different times; those of one queue are of one.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -17,13 +17,13 @@ from kestreld.stats import Figures, ServerStats
 PIECE_BYTES: Final = 1 << 16
 SORTED_AT_ONCE: Final = 2048
 END: Final = "END\r\n"
-STOPPED: Final[Figures] = [("stopped", "1")]  # all that is known of a queue whose journal could not be read
+STOPPED: Final[Figures] = [("stopped", "1")]  # figures of a queue whose journal could not be read
 
 Pieces = Iterator[bytes | None]
 
 
 def stats_report(collection: QueueCollection, stats: ServerStats, sees: Sees | None) -> Pieces:
-    """memcached's form. `sees` says which queues there are for whoever asks, None = all."""
+    """Stats in memcached's form. `sees` returns True for queues that the client may see; None = all."""
     sums = yield from adding_up(collection)
     if stats.jobs is not None:
         yield from stats.jobs.adding_up()
@@ -32,7 +32,7 @@ def stats_report(collection: QueueCollection, stats: ServerStats, sees: Sees | N
 
 
 def dump_stats_report(collection: QueueCollection, names: list[str] | None, sees: Sees | None) -> Pieces:
-    """Kestrel's form: a block a queue, of all or of the named ones; a name that is no queue has an empty one."""
+    """Stats in Kestrel's form: a block for each queue, or for each of `names`; an unknown name has an empty one."""
     strict = collection.config.compat is Compat.KESTREL_1
     queues = _all_queues(collection, sees) if names is None else _named(collection, names, sees)
     return _in_pieces("", queues, _block, nothing="\r\n" if strict else "")
@@ -46,7 +46,7 @@ def dump_job_queues_report(stats: ServerStats, sees: Sees | None) -> Pieces:
 
 
 def dump_config_report(collection: QueueCollection) -> Pieces:
-    """Every setting of every queue, as it is in force."""
+    """Every setting of every queue, as in force."""
     strict = collection.config.compat is Compat.KESTREL_1
     # Kestrel puts a line end between what it lists and END, even if it lists nothing.
     return _in_pieces("", _all_settings(collection), _block, nothing="\r\n" if strict else "")
@@ -58,7 +58,7 @@ def _in_pieces(
     written: Callable[[str, Figures], str],
     nothing: str = "",
 ) -> Pieces:
-    """`text`, the queues as they are `written`, and END. `nothing` stands before that where there are none."""
+    """`text`, each queue as `written` formats it, and END, which `nothing` precedes if there is no queue."""
     parts, size, is_empty = [text], len(text), True
     for found in queues:
         if found is None:
@@ -88,7 +88,7 @@ def _block(name: str, figures: Figures) -> str:
 
 
 def _all_queues(collection: QueueCollection, sees: Sees | None) -> Iterator[tuple[str, Figures] | None]:
-    """Every queue there is when its turn comes, by name; then those whose journals could not be read."""
+    """Every queue that exists at its step, by name; then those whose journals could not be read."""
     strict = collection.config.compat is Compat.KESTREL_1
     names = yield from _in_order(list(collection.readers))
     for name in names:
@@ -123,7 +123,7 @@ def _all_settings(collection: QueueCollection) -> Iterator[tuple[str, Figures] |
 
 
 def _in_order(names: list[str]) -> Generator[None, None, Iterator[str]]:
-    """The names sorted; what that takes is spread over many steps."""
+    """The names sorted, in many small steps."""
     runs = []
     for start in range(0, len(names), SORTED_AT_ONCE):
         runs.append(sorted(names[start : start + SORTED_AT_ONCE]))

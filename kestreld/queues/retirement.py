@@ -1,4 +1,4 @@
-"""Segments that no reader needs any more: archived or deleted, oldest first, one file a step."""
+"""Retirement of segments that no reader needs: archived or deleted, oldest first, one file a step."""
 
 from collections.abc import Callable, Generator
 from typing import Final
@@ -16,7 +16,7 @@ SEEK_POINTS_AT_ONCE: Final = 16
 
 
 class Retirement:
-    """Of the segments of a collection, but for queues that are being compacted: theirs are being read."""
+    """Retires segments of a collection, except of queues being compacted, whose segments are being read."""
 
     def __init__(self, collection: QueueCollection, slices: Slices, is_compacting: Callable[[Queue], bool]) -> None:
         self._collection = collection
@@ -29,7 +29,7 @@ class Retirement:
         self._reported_at_ms = -REPORT_EVERY_MS
 
     def drop_dead(self, queue: Queue) -> None:
-        """Let go of the segments that no reader needs any more. What a turn took is done only once it is written."""
+        """Retire the segments that no reader needs. What a turn took counts as done only once it is written."""
         journal = queue.journal
         if journal is None or journal.retiring or queue.stopped is not None or self._is_compacting(queue):
             return
@@ -43,24 +43,24 @@ class Retirement:
             journal.retire(under_way=True)
             self._slices.take_on(work)
         finally:
-            if not self._slices.has(work):  # cut short as it began
+            if not self._slices.has(work):  # interrupted at its beginning
                 journal.retire(under_way=False)
 
     def _retire(self, queue: Queue, journal: Journal, dead: list[Segment]) -> Work:
-        """Archive or delete segments, oldest first; what will not go is tried again in a later round."""
+        """Archive or delete segments, oldest first; failures are retried in a later round."""
         is_copying = has_gone = False
         try:
-            # A process killed as it put a compacted segment in place has not synced its name.
+            # A process killed while replacing segments has not synced the compacted one's name.
             if journal.leftover_unsynced and not (yield from self._sync_names(queue, journal)):
                 return
             journal.leftover_synced()
             kept = next(segment for segment in journal.segments if segment not in dead)
             if kept is not journal.segments[0] and not (yield from self._raise_floor(queue, journal, kept.first_id)):
                 return
-            # One file a step: letting go of a large one takes milliseconds.
+            # One file a step: deleting a large one takes milliseconds.
             for segment in dead:
                 if journal is not queue.journal:
-                    return  # deleted meanwhile: these names may be those of a new journal by now
+                    return  # deleted meanwhile: a new journal may use these names by now
                 try:
                     if self.archive_path is None or segment.compacted:
                         self._files.unlink(segment.path)
@@ -69,7 +69,7 @@ class Retirement:
                         return  # goes on in the background
                 except OSError as error:
                     must_be_the_systems(error)
-                    # When somebody has tidied up by hand: it had to go anyway.
+                    # Somebody may have deleted it by hand: it had to go anyway.
                     if self._files.exists(segment.path):
                         self._report_once(f"{segment.path}: cannot remove: {error.strerror}; will be retried")
                         return
@@ -81,7 +81,7 @@ class Retirement:
             if not is_copying:
                 self._over(queue, journal)
         if has_gone:
-            self.drop_dead(queue)  # what has died meanwhile
+            self.drop_dead(queue)  # segments that died meanwhile
 
     def _over(self, queue: Queue, journal: Journal) -> None:
         journal.retire(under_way=False)
@@ -89,9 +89,9 @@ class Retirement:
             self._collection.let_in(queue)
 
     def _raise_floor(self, queue: Queue, journal: Journal, floor: int) -> Generator[int | None, None, bool]:
-        """Have the marker say, on disk, that nobody needs what stands before `floor`; False when it does not."""
+        """Have the marker say, on disk, that nothing before `floor` is needed; False if it does not."""
         if journal.marker is None or journal.floor_on_disk >= floor:
-            return True  # where there is no marker nothing is missed
+            return True  # without a marker no segment is missed
         try:
             journal.mark(floor)
         except OSError as error:
@@ -104,7 +104,7 @@ class Retirement:
         return True
 
     def _sync_names(self, queue: Queue, journal: Journal) -> Generator[int | None, None, bool]:
-        """Have the names of a journal's files on disk; False when they are not."""
+        """Sync the names of a journal's files; False if that failed, or the journal was deleted meanwhile."""
         outcome: list[OSError | None] = []
         self._files.in_background(lambda: self._files.sync_dir(journal.folder), outcome.append)
         while not outcome:
@@ -116,7 +116,7 @@ class Retirement:
         return outcome[0] is None
 
     def _archived(self, queue: Queue, journal: Journal, segment: Segment) -> bool:
-        """Move a segment to the archive; False when that takes a copy, which goes on in the background."""
+        """Move a segment to the archive; False if it must be copied, which goes on in the background."""
         folder = f"{self.archive_path}/{encode_queue_name(queue.name)}/{journal.journal_id}"
         path = f"{folder}/{segment.path.rpartition('/')[2]}"
         self._files.make_dir(folder)
@@ -136,7 +136,7 @@ class Retirement:
                 self._files.copy(segment.path, path + ".new")
             except OSError:
                 if self._files.exists(path + ".new"):
-                    self._files.unlink(path + ".new")  # a disk that is full needs the room
+                    self._files.unlink(path + ".new")  # a full disk needs the space
                 raise
             self._files.rename(path + ".new", path)
             self._files.sync_dir(path.rpartition("/")[0])
@@ -144,7 +144,7 @@ class Retirement:
         def finished(error: OSError | None) -> None:
             self._over(queue, journal)
             if journal is not queue.journal:
-                return  # deleted meanwhile: its path may be that of a new journal's segment by now
+                return  # deleted meanwhile: a new journal's segment may have its path by now
             try:
                 if error is not None:
                     raise error
@@ -167,9 +167,9 @@ class Retirement:
 
 
 def _freed(segment: Segment) -> Work:
-    """Free what is known of a segment, in small steps.
+    """Free the seek points of a segment in small steps.
 
-    Each seek point may be the last block in use of a megabyte, which goes back to the kernel with it.
+    Each may be the last block in use of a megabyte, which is returned to the kernel with it.
     """
     while segment.seek_points:
         del segment.seek_points[-SEEK_POINTS_AT_ONCE:]

@@ -1,7 +1,7 @@
-"""When a reader delivers items that have a time or an owner of their own: delays, retries and leases.
+"""Scheduling of a reader's delayed, retried and leased items: what becomes of each when its time comes.
 
-What is held back, and since when, is in held.py; here is what becomes of such an item: it falls due, comes back to the
-window, fails and waits again, or is done.
+held.py has the items that are held back, and their times; here they fall due, return to the window, fail and wait
+again, or are done.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,14 +19,14 @@ READ_AHEAD_BYTES: Final = 64 * 1024  # half a millisecond of small items
 
 
 class Scheduling(Progress):
-    """A reader's items that do not simply wait."""
+    """A reader's items that have a time or an owner of their own."""
 
     __slots__ = ()
 
     # At a start and a stop
 
     def _restore_held(self, due: dict[int, Due]) -> None:
-        """Hold back what a journal says is held: all of it in the journal only, for now. Leases that run go on."""
+        """Hold the items that a journal says are held, none of them in memory yet. Running leases go on."""
         clock = self.family.clock
         self.held = held = self._new_held() if self.held is None else self.held.renewed(self.open, None)
         leases: list[tuple[int, int]] = []
@@ -50,7 +50,7 @@ class Scheduling(Progress):
         held.fall_due(clock.monotonic_ms)
 
     def _restore_leases(self, held: Held, leases: list[tuple[int, int]]) -> None:
-        """Leases go on that ran when the server stopped. Each has id and note, in order, so a segment is read once."""
+        """Resume leases that ran when the server stopped: (id, note) in order, so that each segment is read once."""
         family, now_ms = self.family, self.family.clock.monotonic_ms
         journal, first_pending = family.journal, family.next_id - len(family.pending)
         assert journal is not None
@@ -72,7 +72,7 @@ class Scheduling(Progress):
             held.noted_leases[one] = lease
 
     def _record_among(self, records: Iterator[tuple[int, bytes]], wanted: int) -> bytes:
-        """The record of an item that is to come. A JournalCorrupt stops the queue."""
+        """Read on to the record of item `wanted`. A JournalCorrupt stops the queue."""
         found, record = 0, b""
         try:
             while found < wanted:
@@ -86,7 +86,7 @@ class Scheduling(Progress):
         return record
 
     def note_leases(self) -> None:
-        """Have the journal say which leases run: the server is about to stop, and they are to go on."""
+        """Have the journal say which leases run, so that they go on after a stop of the server."""
         held = self.held
         for one, leased in held.leases.items() if held is not None else ():
             if leased.attempt >= 0 and held is not None:
@@ -101,13 +101,13 @@ class Scheduling(Progress):
         return Held(self.family.agenda, self._fall_due, self.family.clock.wall_ms)
 
     def held_items(self) -> Held:
-        """What it holds back: from the first time on that there is anything."""
+        """Items held back; created at the first use."""
         if self.held is None:
             self.held = self._new_held()
         return self.held
 
     def hold(self, record: bytes, due_at_ms: int, why: Why) -> None:
-        """Keep an item, which is in no window, from being delivered before then. `Family.note_due` comes next."""
+        """Keep an item that is in no window from being delivered before `due_at_ms`. `Family.note_due` comes next."""
         held, one, size = self.held_items(), item_id(record), len(record) - ITEM_HEADER_BYTES
         is_noted = held.is_noted(one)
         fits = self.family.journal is None or self.mem_bytes + size <= self.room_bytes()
@@ -121,7 +121,7 @@ class Scheduling(Progress):
         self.hold(record, due_at_ms, Why.DELAYED)
 
     def _hold_again(self, record: bytes, delay_ms: int, why: Why) -> None:
-        """Hold back an item that somebody had."""
+        """Hold back an item that a client had."""
         one, due_at_ms = item_id(record), self.family.clock.monotonic_up_ms() + delay_ms
         is_first = self.held is None or not self.held.is_noted(one)
         self.hold(record, due_at_ms, why)
@@ -146,7 +146,7 @@ class Scheduling(Progress):
             self.end_lease(one, now_ms)
 
     def make_ready(self, one: int, now_ms: int) -> None:
-        """A later item is to be delivered now, before what waits."""
+        """Deliver a later item now, before the items in the window."""
         held = self.held_items()
         held.make_ready(one)
         self._before_what_waits(one)
@@ -154,7 +154,7 @@ class Scheduling(Progress):
             self.wait_queue.serve(now_ms)
 
     def run_now(self, one: int, now_ms: int) -> None:
-        """A later item is to be delivered now, whenever it was due. The next commit says so."""
+        """Deliver a later item now, before its time. The next commit says so."""
         held, due_at_ms = self.held_items(), self.family.clock.monotonic_ms
         why = Why.FAILED if one in held.failed else Why.DELAYED
         size, is_first = held.size_of(held.later[one]), one in held.unnoted
@@ -164,7 +164,7 @@ class Scheduling(Progress):
         self.make_ready(one, now_ms)
 
     def come_back(self, one: int, record: bytes, now_ms: int) -> None:
-        """An item that is in no window is ready: before what waits, by id among its like."""
+        """Make an item ready that is in no window: it goes before what waits, by id among ready ones."""
         self.held_items().come_in(one, record, self.family.clock.monotonic_ms)
         self._before_what_waits(one)
         if self.wait_queue.waiting:
@@ -179,19 +179,19 @@ class Scheduling(Progress):
             self.slow = True
 
     def _feed(self, held: Held) -> None:
-        """Make the first ready item the head, unless something that came back is."""
+        """Make the first ready item the head, unless a returned item is."""
         if self.returned or not (one := held.first_ready()):
             return
         record = self._record_of(held, one, held.ready[one])
-        self.put_back(record)  # first: it is lost where this is cut short, and there is no journal
+        self.put_back(record)  # first: an interruption must not lose it if there is no journal
         held.send_out(one)
 
     def _record_of(self, held: Held, one: int, value: bytes) -> bytes:
-        """The record of an item that is later or ready. Raises JournalCorrupt."""
+        """Record of an item that is later or ready. Raises JournalCorrupt."""
         return held.record_of(value) if held.is_in_memory(value) else self._read_back(held, one)
 
     def _read_back(self, held: Held, wanted: int) -> bytes:
-        """The record of an item that only the journal has. A JournalCorrupt stops the queue."""
+        """Read the record of an item that only the journal has. A JournalCorrupt stops the queue."""
         family = self.family
         unwritten = wanted - (family.next_id - len(family.pending))
         if unwritten >= 0:
@@ -203,7 +203,7 @@ class Scheduling(Progress):
             found, wanted_record = next(records, (0, b""))
             if found != wanted:
                 raise JournalCorrupt(journal.folder, 0, f"item {wanted} is missing")
-            # Others that are ready may stand right behind it.
+            # Other ready items may follow it.
             looked_bytes = 0
             for found, record in records if len(held.ready) > 1 else ():
                 size = len(record) - ITEM_HEADER_BYTES
@@ -220,7 +220,7 @@ class Scheduling(Progress):
         return wanted_record
 
     def _is_expired(self, record: bytes, now_ms: int) -> bool:
-        """By its client's expiry, or by max_age, which counts from when it was due."""
+        """True if the item is past its client's expiry or past max_age, which counts from its due time."""
         if self.held is None or (due_at_ms := self.held.out.get(item_id(record))) is None:
             return is_expired(record, self.max_age_ms, now_ms)
         clock = self.family.clock
@@ -228,14 +228,14 @@ class Scheduling(Progress):
         return bool(is_too_old) or 0 < item_expire_at_ms(record) < now_ms
 
     def waits(self, one: int) -> bool:
-        """Whether an item waits, be it for its time. Raises JournalCorrupt."""
+        """True if an item waits, also for its time. Raises JournalCorrupt."""
         held = self.held
         if held is not None and (one in held.later or one in held.ready):
             return True
         return self._place_in_window(one) >= 0 or self._find_on_disk(one) is not None
 
     def _waiting_record(self, one: int) -> bytes | None:
-        """The record of an item that `waits`."""
+        """Record of an item that `waits`."""
         held = self.held
         value = None if held is None else held.later.get(one) or held.ready.get(one)
         if held is not None and value is not None:
@@ -244,7 +244,7 @@ class Scheduling(Progress):
         return self.window[at] if at >= 0 else self._find_on_disk(one)
 
     def pull_out(self, one: int) -> bytes | None:
-        """Set aside an item that waits, wherever it does; None when it does not. Raises JournalCorrupt."""
+        """Open an item that waits, wherever it is; None if it does not wait. Raises JournalCorrupt."""
         held = self.held_items()
         value = held.ready.get(one) or held.later.get(one)
         record: bytes | None
@@ -258,7 +258,7 @@ class Scheduling(Progress):
         return record
 
     def withdraw(self, one: int, reason: Reason) -> None:
-        """An item that is later or ready is done. Raises JournalCorrupt where it has to be read back, and cannot."""
+        """End an item that is later or ready. Raises JournalCorrupt if it must be read back and cannot be."""
         held = self.held_items()
         record = self._record_of(held, one, held.ready.get(one) or held.later[one])
         held.go_out(one)
@@ -268,19 +268,19 @@ class Scheduling(Progress):
 
     @property
     def counts_failures(self) -> bool:
-        """Whether anybody asks how often items have failed."""
+        """True if failures of items are counted."""
         config = self.config
         return config.max_retries is not None or bool(config.retry_delays_ms) or self.counts_errors
 
     def count_errors(self) -> None:
-        """Count failures from now on, although nothing depends on how many there are."""
+        """Count failures from now on, even if no setting depends on the count."""
         self.counts_errors = True
 
     def fail(self, one: int, now_ms: int, failure: str = "") -> bool:
-        """Whoever has an item has failed with it: it waits as `retry_delays` say, or comes back now, or moves on.
+        """Record a failure of an open item: it waits as `retry_delays` say, or comes back now, or moves.
 
-        A lease is counted once, whatever becomes of it later. `failure` says why, which is kept where failures are
-        counted. Whether the item moves to another queue.
+        A lease is counted once, whatever becomes of it later. The reason `failure` is kept if failures are counted.
+        True if the item moves to another queue.
         """
         if not self.counts_failures:
             self.give_back(one, now_ms)
@@ -296,7 +296,7 @@ class Scheduling(Progress):
         return bool(self.moving) and self.moving[-1].record is record
 
     def give_back(self, one: int, now_ms: int, delay_ms: int = 0) -> None:
-        """Whoever has an item does not want it, now or for so long. That is not counted."""
+        """Return an open item now or after `delay_ms`, without counting a failure."""
         record = self._take_from_open(one)
         if record is None or self.deleted:
             return
@@ -308,9 +308,10 @@ class Scheduling(Progress):
             self.come_back(one, record, now_ms)
 
     def _has_failed(self, one: int, record: bytes, *, was_counted: bool = False, failure: str = "") -> bool:
-        """Count a failure, if it was not; True when the item does not return now: it went to move_failed_to, or waits.
+        """Count a failure, unless it was counted. True if the item does not return now: it moves, or waits for its
+        retry.
 
-        The next commit says the count also where the item moves: a crash in the middle of that begins no new one.
+        The next commit writes the count even if the item moves, so that a crash during the move does not reset it.
         """
         config = self.config
         times = max(self.retries.get(one, 0) + (not was_counted), 1)
@@ -331,7 +332,7 @@ class Scheduling(Progress):
         return moves
 
     def move_failed(self) -> None:
-        """Move on what waits and has failed more often than `max_retries`: a crash has kept it from that.
+        """Move waiting items that failed more often than `max_retries` and that a crash kept from moving.
 
         Raises JournalCorrupt.
         """
@@ -342,23 +343,23 @@ class Scheduling(Progress):
             record = self._waiting_record(one)
             if record is not None:
                 if not self._move(record, destination, Reason.MOVED):
-                    return  # nor does it take the others
+                    return  # the others would be refused, too
                 self.pull_out(one)
                 self._pop_open(one)
 
     # Leases
 
     def is_leased(self, one: int) -> bool:
-        """Whether it is set aside for somebody until a time, whose connection does not matter."""
+        """True if the item is leased, not merely open with a time limit."""
         leased = None if self.held is None else self.held.leases.get(one)
         return leased is not None and leased.attempt >= 0
 
     def begin_lease(self, one: int, lease_ms: int, holder: str, lost: Callable[[], None] | None = None) -> Lease:
-        """An open read is a lease from now on, which ends by itself after so long: `lost` is told of that."""
+        """Turn an open read into a lease, which ends by itself after `lease_ms`: then `lost` is called."""
         return self.held_items().begin_lease(one, self.family.clock.monotonic_up_ms(), lease_ms, holder, lost)
 
     def limit_open(self, one: int, limit_ms: int, holder: str, lost: Callable[[], None]) -> None:
-        """An open read stays one, but ends by itself after so long. `lost` is told of that."""
+        """Let an open read end by itself after `limit_ms`: then `lost` is called."""
         now_ms = self.family.clock.monotonic_up_ms()
         self.held_items().lease(one, lease_of(-1, now_ms, now_ms + limit_ms, holder, lost))
 
@@ -366,7 +367,7 @@ class Scheduling(Progress):
         self.held_items().extend(one, self.family.clock.monotonic_up_ms() + lease_ms)
 
     def end_lease(self, one: int, now_ms: int) -> None:
-        """A lease has run out, which counts as a failure."""
+        """End a lease that has expired, which counts as a failure."""
         held = self.held_items()
         lease = held.leases[one]
         held.expired_leases += 1

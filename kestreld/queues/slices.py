@@ -1,6 +1,6 @@
-"""Long work in slices that share one budget: what takes long on a journal, or is asked about all queues at once.
+"""Long work in slices that share one time budget, between turns: work on journals, and on all queues at once.
 
-A piece of work is an iterator that gives way often; what it gives says how to go on.
+A piece of work is an iterator that yields often; what it yields says how to go on.
 """
 
 from collections import deque
@@ -9,8 +9,8 @@ from typing import Final
 
 from kestreld.clock import Clock
 
-WAITS: Final = 1  # it can do nothing before something else has happened: the others' turn
-OVER: Final = 2  # the rest of this slice is used elsewhere
+WAITS: Final = 1  # nothing to do until something else has happened: the next work's turn
+OVER: Final = 2  # the rest of this slice is given up
 
 Work = Iterator[int | None]
 
@@ -24,12 +24,12 @@ class Slices:
         self._work: deque[Work] = deque()
 
     def take_on(self, work: Work) -> None:
-        """Do a piece of long work, a slice at a time."""
+        """Add a piece of long work, to be done a slice at a time."""
         self._work.append(work)
         self._wake()
 
     def has(self, work: Work) -> bool:
-        """Whether that has yet to come to its end."""
+        """True if the work has not ended yet."""
         return work in self._work
 
     @property
@@ -37,7 +37,7 @@ class Slices:
         return bool(self._work)
 
     def run(self, until_us: int) -> None:
-        """Work until the stopwatch says `until_us`, or all that is left waits; one step at least."""
+        """Work until the stopwatch says `until_us`, or all work waits; at least one step."""
         all_work, waiting = self._work, 0
         while len(all_work) > waiting:
             work = all_work[0]

@@ -1,4 +1,7 @@
-"""The items of one queue by their state: a page of them, found in steps. It consumes nothing and changes no reader."""
+"""Items of one queue by state (waiting, delayed, leased, retrying): a page of them, found in steps.
+
+Nothing is consumed, and no reader changed.
+"""
 
 from collections.abc import Generator, Iterator
 from enum import StrEnum
@@ -14,19 +17,19 @@ STEP_ITEMS: Final = 500  # looked at in a step: less than a millisecond
 
 
 class State(StrEnum):
-    """What an item waits for."""
+    """State of an item: what it waits for."""
 
-    WAITING = "waiting"  # for somebody to take it
+    WAITING = "waiting"  # to be taken
     DELAYED = "delayed"  # for its time
-    LEASED = "leased"  # for whoever has leased it
-    RETRYING = "retrying"  # for its time, since it has failed
+    LEASED = "leased"  # for the end of its lease
+    RETRYING = "retrying"  # for its time after a failure
 
 
-Place = tuple[int, int]  # in the order of a page: when it is due, or was leased, on the monotonic clock; its id
+Place = tuple[int, int]  # sort key of a page: due time or start of the lease, on the monotonic clock; id
 
 
 def state_of(reader: Reader, one: int) -> State | None:
-    """Of an item that is delayed, retrying or leased, or waits because its time has come; None for any other."""
+    """State of an item that is delayed, retrying or leased, or waits because its time has come; None for any other."""
     held = reader.held
     if held is None:
         return None
@@ -38,14 +41,14 @@ def state_of(reader: Reader, one: int) -> State | None:
 
 
 def lease_of(reader: Reader, one: int) -> Lease | None:
-    """The lease of an item that is leased."""
+    """The lease of an item, or None if it is not leased."""
     return reader.held.leases.get(one) if reader.held is not None and reader.is_leased(one) else None
 
 
 def held_places(reader: Reader, state: State, after: Place, limit: int) -> Generator[None, None, list[Place]]:
-    """The first `limit` items behind a place: what is due first, or has been leased for longest; gives way often."""
+    """The first `limit` items after a place, by due time or start of the lease; yields often."""
     found: list[Place] = []
-    last: Place | None = None  # once there are enough: none behind it is of the page
+    last: Place | None = None  # once there are enough: no place after it is on the page
     for some in _places(reader, state):
         found += [place for place in some if place > after and (last is None or place < last)]
         if len(found) >= 2 * limit:
@@ -56,7 +59,7 @@ def held_places(reader: Reader, state: State, after: Place, limit: int) -> Gener
 
 
 def _places(reader: Reader, state: State) -> Iterator[list[Place]]:
-    """Those of all items that are delayed, retrying or leased, some at a time."""
+    """Places of all items that are delayed, retrying or leased, in batches."""
     held = reader.held
     if held is None:
         return
@@ -77,7 +80,7 @@ def _places(reader: Reader, state: State) -> Iterator[list[Place]]:
 
 
 def undone_in(reader: Reader) -> Wanted:
-    """Whether an item is not done yet, for a reader as it is now: also one that is held back, or open."""
+    """Return a function of an id that is True if the item is not done for a reader now, even if held or open."""
     is_waiting, held = waiting_in(reader.state()), reader.held
     if held is None:
         return is_waiting
@@ -89,14 +92,14 @@ def undone_in(reader: Reader) -> Wanted:
 
 
 def first_deliverable(reader: Reader) -> int:
-    """No item with a lower id waits for somebody to take it."""
+    """An id that no item waiting to be taken is below."""
     back = [item_id(record) for record in islice(reader.window, reader.returned)]
     ready = reader.held.first_ready() if reader.held is not None else 0
     return min([reader.fresh_id(), *back, *([ready] if ready else [])])
 
 
 def deliverable_in(reader: Reader) -> Wanted:
-    """Whether an item waits for somebody to take it, for a reader as it is now."""
+    """Return a function of an id that is True if the item waits to be taken from a reader now."""
     is_waiting, held, opened = waiting_in(reader.state()), reader.held, set(reader.open)
     back = {item_id(record) for record in islice(reader.window, reader.returned)}
 

@@ -1,10 +1,10 @@
-"""A stream: a reader that is a position only."""
+"""A stream: a reader that is only a position."""
 
 from kestreld.journal.records import Done, Kind, ReaderState, Reason, done_record
 
 
 class Stream:
-    """A reader that is a position only: no window, no limits, no expiry; not a queue to clients."""
+    """A reader that is only a position: no window, no limits, no expiry; clients do not see it as a queue."""
 
     __slots__ = ("at_id", "ended_items", "head", "name", "number")
 
@@ -16,7 +16,7 @@ class Stream:
         self.ended_items = [0] * len(Reason) if known is None else known.ended
 
     def advance(self, through: int, at_ms: int) -> bytes:
-        """It is done with everything up to and including `through`; the record that says so."""
+        """Mark everything up to and including `through` as done; returns the DONE record."""
         done = Done(self.number, Reason.CONFIRMED, at_ms, 0, 0, [(self.head, through)])
         self.head = through + 1
         return done_record(done)

@@ -1,7 +1,8 @@
-"""What was deleted or flushed and can still be had back: folders of segments, each with a note of the items it is for.
+"""Deleted or flushed items that undo can restore: folders of segments, each with a note of its items.
 
-A deleted journal's folder moves here whole. Of a journal that lives on, the segments are linked: their files stay as
-long as either side needs them. What a note says is true after a kill at any moment, if `settle` is asked at start.
+A deleted journal's folder moves here as a whole. From a journal that stays in use segments are hard-linked, and their
+files stay as long as either side needs them. A note is true after a kill at any moment, provided that `settle` is
+called at startup.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,12 +46,12 @@ from kestreld.queues.trash_note import (
 )
 
 TRASH: Final = ".trash"
-AT_ONCE: Final = 1000  # so many are forgotten in one go
-Put = tuple[bytes, Origin | None]  # its record, and where its item comes from
+AT_ONCE: Final = 1000  # items forgotten in one step
+Put = tuple[bytes, Origin | None]  # PUT record and origin
 
 
 class Dropped(NamedTuple):
-    """An item that is to come back: its PUT record, for how many ms it is still held back, and what was said of it."""
+    """An item to restore: its PUT record, ms for which it is still held back, its origin and its failure reason."""
 
     record: bytes
     left_ms: int
@@ -62,8 +63,9 @@ class Dropped(NamedTuple):
 class Entry:
     """A folder of the trash, of a queue by its full name. `busy` while its items are being put back.
 
-    `note` once it has been asked for: from then on it is that rather than what a full disk let be written. Until the
-    folder `is_moved` on disk too, a power cut may give the queue its name back: nothing may go from it before.
+    `note` is set once it was read, and counts from then on rather than the file, which a full disk may keep out of
+    date. Until the folder `is_moved` on disk, too, a power cut may undo the rename: nothing may be removed from it
+    before.
     """
 
     path: str
@@ -75,7 +77,7 @@ class Entry:
 
 
 class Trash:
-    """The trash of one spool. `keep_ms` says how long that of a queue is kept."""
+    """The trash of one spool. `keep_ms` returns how long a queue's is kept."""
 
     def __init__(
         self, files: FileLayer, clock: Clock, spool: str, keep_ms: Callable[[str], int], report: Callable[[str], None]
@@ -89,7 +91,7 @@ class Trash:
         self.entries: list[Entry] = []  # oldest first
 
     def find(self) -> None:
-        """Take up what is there at start. Raises OSError."""
+        """Find the entries at startup. Raises OSError."""
         if self._files.is_dir(self._folder):
             try:
                 names = self._files.list_dir(self._folder)
@@ -106,14 +108,15 @@ class Trash:
             self._files.sync_dir(self._spool)
 
     def settle(self, family: str, queue: Queue | None) -> None:
-        """A family has been recovered, or is not there: what a crash cut short is finished, or has never been.
+        """Finish what a crash interrupted, or remove entries of what never happened, for a family that was recovered or
+        is gone.
 
-        Asked before anything is put on it.
+        Called before anything is put on the family.
         """
         for entry in [one for one in self.entries if one.queue.partition("+")[0] == family]:
             note = read_note(self._files, entry.path)
             if note is None:
-                continue  # of no use, and gone when its time has come
+                continue  # of no use; removed when it expires
             if queue is not None and _never_was(note, queue):
                 self._remove(entry)
             elif note.putting is not None:
@@ -130,13 +133,13 @@ class Trash:
                     self._remove(entry)
 
     def expire(self) -> Work:
-        """Remove what is too old, one file a step."""
+        """Remove entries that are too old, one file a step."""
         for entry in list(self.entries):
             if not entry.busy and self._clock.wall_ms - entry.at_ms >= self._keep_ms(entry.queue):
                 yield from self.removal(entry)
 
     def removal(self, entry: Entry) -> Work:
-        """Remove a folder for good, one file a step; failures are reported and will be retried at the next start."""
+        """Remove a folder for good, one file a step. Failures are reported and will be retried at the next start."""
         if entry not in self.entries:
             return
         self.entries.remove(entry)
@@ -151,7 +154,7 @@ class Trash:
         yield from self._unlink_all(entry)
 
     def _remove(self, entry: Entry) -> None:
-        """As `removal`, at once."""
+        """`removal`, without steps."""
         self.entries.remove(entry)
         try:
             if not entry.is_moved:
@@ -165,7 +168,7 @@ class Trash:
 
     def _unlink_all(self, entry: Entry) -> Iterator[None]:
         try:
-            # The note first: what is left of the rest after a crash is not to be put back.
+            # The note first: what a crash leaves of the rest must not be put back.
             for name in sorted(self._files.list_dir(entry.path), key=lambda name: name != NOTE):
                 self._files.unlink(f"{entry.path}/{name}")
                 yield
@@ -181,7 +184,7 @@ class Trash:
         self._report(f"{path}: cannot remove: {error.strerror}")
 
     def drop_all(self) -> bool:
-        """The disk is full: let go of everything; whether there was anything."""
+        """Remove every entry, because the disk is full; False if there was none."""
         dropped = [entry for entry in self.entries if not entry.busy]
         for entry in dropped:
             self._report(f"{entry.path}: removed early because the disk is full")
@@ -191,9 +194,9 @@ class Trash:
     # Putting in
 
     def throw_away(self, journal: Journal, queue: str, note: Note | None, *, sync: bool) -> None:
-        """Take a journal's folder out of sight in one step: for good, unless `note` says what it is kept for.
+        """Move a journal's folder away in one step: for good, or to be kept if there is a `note` of its items.
 
-        A crash between leaves only trash. Raises OSError.
+        A crash in between leaves only trash. Raises OSError.
         """
         entry = self._entry(queue, journal.journal_id)
         self._files.make_dir(self._folder)
@@ -219,7 +222,7 @@ class Trash:
             self._cannot_remove(path, error)
 
     def keep(self, reader: Reader, what: str) -> None:
-        """Link what a reader is about to lose, if its queue is kept at all. That it cannot be is no reason to fail."""
+        """Link the segments of items that a reader is about to lose, if its trash is kept. Errors are only reported."""
         note = self.note(reader, what)
         journal = reader.queue.journal
         if note is None or journal is None or not note.items or note.is_empty:
@@ -242,7 +245,7 @@ class Trash:
             self._remove(entry)
 
     def note(self, reader: Reader, what: str) -> Note | None:
-        """What to write down of a reader; None where nothing is kept, or its journal cannot be trusted."""
+        """Note of a reader's items; None if nothing is kept, or its journal cannot be trusted."""
         journal = reader.queue.journal
         if journal is None or reader.queue.stopped is not None or self._keep_ms(reader.name) <= 0:
             return None
@@ -266,7 +269,7 @@ class Trash:
     # Taking out
 
     def latest(self, queue: str) -> tuple[Entry, Note] | None:
-        """What was dropped last of a queue and can be had back."""
+        """The latest entry of a queue that can be restored, or None."""
         for entry in reversed(self.entries):
             if entry.queue == queue:
                 entry.note = entry.note or read_note(self._files, entry.path)
@@ -275,12 +278,12 @@ class Trash:
         return None
 
     def putting(self, entry: Entry, note: Note, journal_id: int, first_id: int, ids: list[int]) -> None:
-        """The items `ids` are about to be put on the queue, to get new ids from `first_id` on. Raises OSError."""
+        """Write that the items `ids` are about to be put, with new ids from `first_id` on. Raises OSError."""
         note.putting = Putting(journal_id, first_id, ids)
         write_progress(self._files, entry.path, note)
 
     def put_back(self, entry: Entry, note: Note, count: int) -> None:
-        """So many of those are in the queue's journal. When the note is empty the entry may go. Raises OSError."""
+        """Write that the first `count` of those are in the journal. An empty note's entry may go. Raises OSError."""
         assert note.putting is not None
         ids, note.putting = note.putting.ids[:count], None
         if ids:
@@ -290,9 +293,9 @@ class Trash:
             write_progress(self._files, entry.path, note)
 
     def records(self, entry: Entry, note: Note) -> Iterator[Dropped | None]:
-        """What a note is about, in order; None now and then. Raises OSError."""
-        due: PartedDict[int, int] = PartedDict()  # for how long each waits yet
-        # Where the clock was set back since: not longer than was left when it was dropped.
+        """The items of a note, in order; None = a pause. Raises OSError."""
+        due: PartedDict[int, int] = PartedDict()  # ms for which each is still held back
+        # If the clock was set back: no longer than was left when it was dropped.
         now_ms = max(self._clock.wall_ms, note.at_ms)
         if note.held is not None:
             yield from self._find_due(entry, note, due, now_ms)
@@ -307,7 +310,7 @@ class Trash:
             while ranges and ranges[0][1] < found:
                 del ranges[0]
             if not ranges and note.held is None:
-                return  # the rest was put since
+                return  # the rest was put later
             is_its = item_optional_fields(record)[2] in (0, note.reader)
             is_due = note.held is not None and note.held[0] <= found <= note.held[1] and found in due
             if found > last and is_its and (is_due or bool(ranges and ranges[0][0] <= found)):
@@ -315,7 +318,7 @@ class Trash:
                 yield Dropped(record, due.pop(found) or 0, origin, failures.get(found, ""))
 
     def _find_due(self, entry: Entry, note: Note, due: PartedDict[int, int], now_ms: int) -> Iterator[None]:
-        """Which items were held back when they were dropped, and for how long each is from now on."""
+        """Fill `due` with the items that were held back when dropped, and the time for which each still is."""
         number, used_bytes = note.held_until
         names = [
             name
@@ -347,15 +350,15 @@ class Trash:
         names = [name for name in self._files.list_dir(entry.path) if parse_segment_name(name)]
         first_ids = [int(name[11:31]) for name in names]
         for at, name in enumerate(names):
-            # What stands behind these was of a commit that failed.
+            # Items from there on were of a commit that failed.
             end_id = min([first for first in first_ids[at + 1 :] if first >= first_ids[at]], default=None)
             yield from self._puts(entry, segment_records(self._files, f"{entry.path}/{name}"), end_id)
         yield from self._puts(entry, bare_records(self._files, f"{entry.path}/{UNWRITTEN}"), None)
 
     def _puts(self, entry: Entry, records: Iterator[Found | None], end_id: int | None) -> Iterator[Put | None]:
-        """Where an item comes from stands before its PUT, but behind it where that was copied."""
+        """PUTs with their ORIGIN, which precedes its PUT, but follows it where items were copied."""
         before: Origin | None = None
-        put: bytes | None = None  # that an ORIGIN may follow
+        put: bytes | None = None  # an ORIGIN may follow it
         try:
             for found in records:
                 if found is None:
@@ -384,7 +387,7 @@ class Trash:
 
 
 def _forget(due: PartedDict[int, int], first: int, last: int) -> Iterator[None]:
-    """These were done."""
+    """Remove a range of items that are done."""
     if last - first < len(due):
         for one in range(first, last + 1):
             due.pop(one)
@@ -398,7 +401,7 @@ def _forget(due: PartedDict[int, int], first: int, last: int) -> Iterator[None]:
 
 
 def _never_was(note: Note, queue: Queue) -> bool:
-    """Whether a crash came before the queue's journal said that the items are gone."""
+    """True if a crash came before the queue's journal said that the items are gone."""
     if queue.journal is None or queue.journal.journal_id != note.journal_id:
         return False
     reader = next((reader for reader in queue.readers.values() if reader.number == note.reader), None)

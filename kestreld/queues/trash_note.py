@@ -1,4 +1,4 @@
-"""What the trash writes down of a reader's items that were dropped: which they are, and how far undo has come."""
+"""Note that the trash writes about dropped items of a reader: their ids, and the progress of an undo."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -18,7 +18,7 @@ UNWRITTEN: Final = "unwritten"  # PUT records that were in no segment yet
 
 @dataclass(slots=True)
 class Putting:
-    """Items that are being put back: by the ids they had, and the first of those they get in that journal."""
+    """Items that are being put back: their old ids, and the first of their new ids in that journal."""
 
     journal_id: int
     first_id: int
@@ -27,11 +27,11 @@ class Putting:
 
 @dataclass(slots=True)
 class Note:
-    """Which items of a journal were dropped, and by what command. `ranges` are those that undo has yet to put back.
+    """Items of a journal that a command dropped. `ranges` are those that undo has yet to put back.
 
-    Of what was held back, the journal says which it is and when it is due, up to `held_until`: `held` are the first and
-    last id that it may have and that undo has yet to come to, None where nothing was; `ended` were done, but not there.
-    `failures` are ids, and why these items failed last.
+    The journal, up to `held_until`, says which items were held back and when they are due. `held` is the range of ids
+    in which undo has yet to look for them, None if nothing was held; `ended` are ids that were done, though not in the
+    journal. `failures` are ids with the reason of their last failure.
     """
 
     queue: str
@@ -55,11 +55,11 @@ class Note:
 
     @property
     def first_id(self) -> int:
-        """An id that no item of its is below."""
+        """An id that no item of the note is below."""
         return min([first for first, _ in self.ranges[:1]] + ([self.held[0]] if self.held is not None else []))
 
     def pass_over(self, last_id: int) -> None:
-        """Undo has come so far."""
+        """Note that undo has come to `last_id`."""
         self.undone_to = last_id
         self.ranges = [(max(first, last_id + 1), last) for first, last in self.ranges if last > last_id]
         if self.held is not None:
@@ -67,12 +67,12 @@ class Note:
 
 
 def note_of(reader: Reader, journal: Journal, what: str, now_ms: int) -> Note:
-    """What a reader holds now: what waits, and with a `delete` what is open too."""
+    """Note of what a reader has now: items that wait, and with `delete` open ones, too."""
     queue = reader.queue
     queue.flush_counters()
     dropped = [item_id(reader.window[index]) for index in range(reader.returned)]
     ended = [*map(item_id, reader.ended_in_memory()), *(item_id(move.record) for move in reader.moving)]
-    if reader.held is not None:  # what came back, and no DUE record is about
+    if reader.held is not None:  # returned items without a DUE record
         dropped += [one for one in reader.held.unnoted if one in reader.held.ready]
     items = reader.items
     if what == DELETE:
@@ -82,7 +82,7 @@ def note_of(reader: Reader, journal: Journal, what: str, now_ms: int) -> Note:
         ended += reader.open
     fresh = reader.fresh_id()
     ranges = [(one, one) for one in dropped]
-    # What was held back may have been taken before what is fresh.
+    # Held items may have been taken before fresh ones.
     kept = merged([*reader.skip, *((one, one) for one in ended if one >= fresh)])
     for first, last in kept:
         if last >= fresh:
@@ -108,7 +108,7 @@ def note_of(reader: Reader, journal: Journal, what: str, now_ms: int) -> Note:
 
 
 def write_note(files: FileLayer, folder: str, note: Note) -> None:
-    """The note, and before it the records that are in no segment. Raises OSError."""
+    """Write the note, after the records that are in no segment. Raises OSError."""
     _write(files, f"{folder}/{UNWRITTEN}", b"".join(note.unwritten))
     words = asdict(note)
     del words["unwritten"], words["undone_to"]
@@ -118,10 +118,10 @@ def write_note(files: FileLayer, folder: str, note: Note) -> None:
 
 
 def write_progress(files: FileLayer, folder: str, note: Note) -> None:
-    """How far undo has come, and what it is about to put. Raises OSError.
+    """Write how far undo has come, and what it is about to put. Raises OSError.
 
-    A line is added, as a file in place of another may cost a wait for the disk: hundreds of these come in a second. One
-    that is cut short is not read, and joins no other.
+    A line is appended, since replacing a file may cost a wait for the disk and hundreds of these come in a second. A
+    line that is cut short is not read, and does not join another.
     """
     putting = None if note.putting is None else asdict(note.putting)
     words = {"undone_to": note.undone_to, "items": note.items, "putting": putting}
@@ -149,7 +149,7 @@ def _write(files: FileLayer, path: str, data: bytes) -> None:
 
 
 def read_note(files: FileLayer, folder: str) -> Note | None:
-    """The note in a folder; None where there is none that can be read: a crash came before it was written."""
+    """The note in a folder; None if there is none that can be read, as after a crash before it was written."""
     try:
         words: Any = json.loads(files.read_file(f"{folder}/{NOTE}"))
         words["ranges"] = [(first, last) for first, last in words["ranges"]]

@@ -1,4 +1,4 @@
-"""Consumers that wait for an item, in the order they came, until their patience ends."""
+"""Waiting gets: consumers that wait at a reader for an item, first come first served, until their deadline."""
 
 from collections import deque
 from typing import Final, Protocol
@@ -6,24 +6,24 @@ from typing import Final, Protocol
 from kestreld.errors import JournalCorrupt
 from kestreld.queues.agenda import TimedWait
 
-IDLE_WAITERS_MAX: Final = 64  # waiters that are over are cleared out beyond this and twice those that still wait
+IDLE_WAITERS_MAX: Final = 64  # ended waiters are removed at twice the waiting ones plus this
 PEEK: Final = 0
 TAKE: Final = 1
 OPEN: Final = 2
 
 
 class Awaited:
-    """A queue family, as far as those who wait know it."""
+    """A queue family as waiters see it."""
 
     # Queue, Reader and Journal have slots throughout: without them a turn of one item takes a tenth more CPU.
     __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        self.waiting = 0  # on all its readers
+        self.waiting = 0  # number of waiters on all its readers
 
 
 class Source:
-    """What is waited at: a reader, as far as those who wait know it."""
+    """A reader as waiters see it."""
 
     __slots__ = ("wait_queue",)
 
@@ -31,12 +31,12 @@ class Source:
         self.wait_queue = WaitQueue(self, family)
 
     def peek(self, now_ms: int) -> bytes | None:
-        """The head item, left where it is. None when there is none. Raises JournalCorrupt."""
+        """The head item, which stays where it is; None if nothing waits. Raises JournalCorrupt."""
         raise NotImplementedError
 
 
 class Consumer(Protocol):
-    """Whoever waits: told once, with the item or with None when there will be none."""
+    """The client of a wait: told once, with the item, or with None if there will be none."""
 
     def served(self, waiter: "Waiter", record: bytes | None) -> None: ...
 
@@ -46,8 +46,8 @@ class Consumer(Protocol):
 class Waiter(TimedWait):
     """One blocked get.
 
-    It may wait at several readers at once: the first that has an item for it is its `reader` from then on, and it has
-    left the others. Who waits to see an item of a queue that is not there has no `reader`, but an `absence`.
+    It may wait at several readers at once: the first that has an item for it becomes its `reader`, and it leaves the
+    others. A peek at a queue that does not exist has no `reader`, but an `absence`.
     """
 
     __slots__ = ("absence", "consumer", "lines", "reader", "want")
@@ -56,12 +56,12 @@ class Waiter(TimedWait):
         super().__init__(deadline_ms)
         self.consumer = consumer
         self.reader = reader
-        self.lines: tuple[WaitQueue, ...] = ()  # all that it stands in, if these are several
+        self.lines: tuple[WaitQueue, ...] = ()  # every queue that it waits in, if several
         self.absence: Absence | None = None
         self.want = want
 
     def fall_due(self, now_ms: int) -> None:
-        """It goes away with nothing."""
+        """End the wait with nothing."""
         self.leave()
         self.consumer.served(self, None)
 
@@ -73,7 +73,7 @@ class Waiter(TimedWait):
 
 
 class Absence:
-    """Those who wait to see an item of a queue that is not there: looking makes none."""
+    """Waiters for an item of a queue that does not exist: a peek creates none."""
 
     def __init__(self, name: str, absences: "dict[str, Absence]") -> None:
         self._name = name
@@ -93,7 +93,7 @@ class Absence:
                 del self._absences[self._name]
 
     def over(self, reader: Source) -> None:
-        """The queue has come: they wait there."""
+        """Have them wait at the queue, which now exists."""
         del self._absences[self._name]
         for waiter in self._waiters:
             waiter.reader, waiter.absence = reader, None
@@ -106,7 +106,7 @@ class Absence:
 
 
 class WaitQueue:
-    """Those who wait at one reader, in the order they came."""
+    """Waiters at one reader, in the order in which they came."""
 
     __slots__ = ("_family", "_reader", "_waiters", "waiting")
 
@@ -117,7 +117,7 @@ class WaitQueue:
         self.waiting = 0
 
     def add(self, waiter: Waiter) -> None:
-        """One comes to wait, here beside where it waits already."""
+        """Add a waiter, which may be waiting at other readers already."""
         if waiter.reader is not self._reader and waiter.reader is not None:
             waiter.lines = (*(waiter.lines or (waiter.reader.wait_queue,)), self)
         if len(self._waiters) > 2 * self.waiting + IDLE_WAITERS_MAX:
@@ -127,7 +127,7 @@ class WaitQueue:
         self._family.waiting += 1
 
     def leave(self, waiter: Waiter) -> None:
-        """A waiter is served, gives up, or its client has gone: it waits nowhere any more."""
+        """Remove a waiter everywhere: it is served, has timed out, or its client has gone."""
         if not waiter.over:
             waiter.over = True
             self._one_less()
@@ -142,7 +142,7 @@ class WaitQueue:
             self._waiters.clear()
 
     def _leave_alone(self, waiter: Waiter) -> bool:
-        """Have one that waits elsewhere too wait here no more; False when it does not."""
+        """Remove a waiter here if it waits elsewhere, too; False if it does not."""
         elsewhere = tuple([line for line in waiter.lines if line is not self])
         if not elsewhere:
             return False
@@ -152,7 +152,7 @@ class WaitQueue:
         return True
 
     def begin_again(self, waiters: list[Waiter]) -> None:
-        """These wait, and nowhere else: first those that had left the line already, then the others in their order.
+        """Restore these waiters, here only: those that had left come first, then the others in their order.
 
         `Queue.count_waiters` comes next.
         """
@@ -163,11 +163,11 @@ class WaitQueue:
         self.waiting = len(waiters)
 
     def serve(self, now_ms: int) -> None:
-        """Hand waiting items out: the head to every waiting peek, then items to the gets in their order."""
+        """Hand out waiting items: the head to every waiting peek, then items to the gets in their order."""
         try:
             self._serve(now_ms)
         except JournalCorrupt:
-            return  # the queue has stopped, and with that sent everybody away
+            return  # the queue has stopped, which ended all waits
 
     def _serve(self, now_ms: int) -> None:
         record = self._reader.peek(now_ms)
@@ -186,9 +186,9 @@ class WaitQueue:
                 record = self._reader.peek(now_ms)
 
     def send_away(self, reason: str | None) -> None:
-        """End every wait: with nothing when the queue is deleted, with an error when it is stopped.
+        """End every wait: with nothing if the queue was deleted (`reason` None), with an error if it was stopped.
 
-        Who waits elsewhere too goes on there.
+        A waiter registered on several queues keeps waiting on the others.
         """
         for waiter in list(self._waiters):
             if waiter.over or self._leave_alone(waiter):

@@ -359,9 +359,7 @@ class Window(Holder):
             self.skip_at = 0  # ranges passed since the last loaded item are met again
 
     def fill(self) -> bool:
-        """Load the next items into an empty window. False if nothing waits. Stops the queue if it raises
-        JournalCorrupt.
-        """
+        """Load the next items into an empty window. False if nothing waits. A JournalCorrupt stops the queue."""
         if self.attached:
             return False
         try:
