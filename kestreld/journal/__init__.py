@@ -1,1 +1,1 @@
-"""The journal of a queue on disk: records, segments, recovery; knows no reader's memory and no protocol."""
+"""Journals on disk: records, segments, recovery, verification and repair; no readers in memory, no protocol."""

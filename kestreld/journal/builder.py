@@ -1,6 +1,6 @@
-"""A journal written from scratch, in one go, from items that come from elsewhere: an import, a repair.
+"""Writes a new journal in one go, from items that come from elsewhere: an import or a repair.
 
-Built under a name of its own, synced, and only then renamed into place: a crash leaves the old or the new, whole.
+It is built under another name, synced, and only then renamed into place: a crash leaves the old or the new, whole.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,10 +38,10 @@ class JournalBuilder:
         failures: Mapping[records.FailedItem, str] | None = None,
         syncs: bool = True,
     ) -> None:
-        """What readers hold back, their keys and the `origins` take a `version` of 2, and `failures` one of 3; they
-        count for items that are added.
+        """Held items, keys and `origins` need `version` 2, `failures` 3; they count for items that are added.
 
-        `syncs` False leaves the syncing to the caller, who then has to do it before the journal is put to use."""
+        With `syncs` False the caller must sync the journal before it is used.
+        """
         files.make_dir(folder)
         self._syncs = syncs
         self._files = files
@@ -65,12 +65,12 @@ class JournalBuilder:
         self._journal.start_segment(self._state, skip=first_segment - 1)
 
     def note(self, record: bytes) -> None:
-        """A record about the journal itself, such as an IMPORT, in the first segment."""
+        """Add a record about the journal itself, such as an IMPORT, to the first segment."""
         self._parts.append(record)
         self._bytes += len(record)
 
     def add(self, record: bytes) -> None:
-        """One item. Its readers' counts follow; done ranges of the readers must be set beforehand."""
+        """Add one item, and count it for its readers, whose done ranges must be set beforehand."""
         added = records.item_id(record)
         if not self._parts:
             self._first_id = added
@@ -103,7 +103,7 @@ class JournalBuilder:
         state.next_id = added + 1
 
     def _said_of(self, added: int, size: int) -> Iterable[bytes]:
-        """The DUE, KEY and ORIGIN records of an item."""
+        """DUE, KEY and ORIGIN records of an item."""
         for reader in self._state.readers:
             if (due := reader.due.get(added)) is not None:
                 reader.held_items += 1
@@ -114,7 +114,7 @@ class JournalBuilder:
             yield records.origin_record(origin)
 
     def _is_done(self, reader: records.ReaderState, added: int) -> bool:
-        """Whether it is ahead of the reader's head, and done. Ids rise from call to call."""
+        """True if the item is ahead of the reader's head and done. Ids must rise from call to call."""
         at = self._done_at.get(reader.number, 0)
         while at < len(reader.done) and reader.done[at][1] < added:
             at += 1
@@ -131,14 +131,14 @@ class JournalBuilder:
             self._journal.sync()
 
     def count_before(self, put_items: int, put_bytes: int) -> None:
-        """So much was put on the queue in earlier times and is not among what is added."""
+        """Add the counts of items that were put earlier and are not added here."""
         self._state.put_items += put_items
         self._state.put_bytes += put_bytes
 
     def finish(self, next_id: int = 0) -> records.Checkpoint:
-        """Everything on disk; what the journal now holds. `next_id` where ids above the last item were used before.
+        """Sync everything; returns the journal's state. Pass `next_id` if ids above the last item were used before.
 
-        A last segment with nothing but its CHECKPOINT says it all, so a start has nothing to count again.
+        The last segment has only a CHECKPOINT with the whole state, so that a start need not count.
         """
         self._write()
         self._state.next_id = max(self._state.next_id, next_id)
@@ -150,5 +150,5 @@ class JournalBuilder:
         return self._state
 
     def abandon(self) -> None:
-        """Let go of what is not going to be finished; its files stay."""
+        """Close a journal that will not be finished; its files stay."""
         self._journal.close()

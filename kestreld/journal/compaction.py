@@ -1,4 +1,4 @@
-"""One segment that stands in for many: the items of theirs that are still needed, with ids, times and flags.
+"""A compacted segment that replaces many: their items that are still needed, with ids, times and flags.
 
 Its header names the segments it replaces; from the moment it has its name, these are dead. Its number is the one left
 free before the live segment, so that the order of numbers is the order of ids.
@@ -13,14 +13,14 @@ from kestreld.journal.records import Checkpoint, checkpoint_record
 from kestreld.journal.segment import Header, Segment, encode_header, segment_name
 
 WRITE_BYTES: Final = 256 * 1024
-PAUSE_RECORDS: Final = 100  # a millisecond and a half, with what is said of each
+PAUSE_RECORDS: Final = 100  # a millisecond and a half, with the records about each
 
 
 class Compaction:
-    """Add the live items in order, `close`, `sync`, `put_in_place`. Raises JournalFailed where the disk refuses."""
+    """`add` the live items in order, then `close`, `sync`, `put_in_place`. Raises JournalFailed if the disk fails."""
 
     def __init__(self, journal: Journal, checkpoint: Checkpoint) -> None:
-        """`checkpoint` is what the live segment, just begun, says."""
+        """`checkpoint` is that of the live segment, which was just begun."""
         self._files = journal.files
         self._journal = journal
         self.replaced = [segment.number for segment in journal.segments[:-1]]
@@ -39,7 +39,7 @@ class Compaction:
         self._added = 0  # since the last pause
 
     def add(self, first_id: int, data: bytes, items: int = 1) -> None:
-        """Live items that follow each other, from this id on, and the records about them; ids rise."""
+        """Add consecutive live items from `first_id` on, with the records about them. Ids must rise."""
         self._added += items
         self.wants_a_pause = self._added >= PAUSE_RECORDS
         if self._fd < 0:
@@ -55,7 +55,7 @@ class Compaction:
             self._added = 0
 
     def note(self, records: bytes) -> None:
-        """Records about no item in particular."""
+        """Add records that are about no item in particular."""
         if self._fd < 0:
             self._begin(self.segment.first_id)
         self._parts.append(records)
@@ -89,7 +89,7 @@ class Compaction:
         self._write()
 
     def _dead_on_sight(self) -> tuple[int, ...]:
-        """What it replaces, and what those had replaced that is still there."""
+        """Numbers of the segments it replaces, and of those replaced earlier that are still there."""
         return tuple(sorted({*self._journal.leftover, *self.replaced}))
 
     def _write(self) -> None:
@@ -106,19 +106,19 @@ class Compaction:
         self.unsynced_bytes += len(data)
 
     def close(self) -> None:
-        """All live items have been added."""
+        """Write the rest: all live items have been added."""
         if self._fd < 0:
             self._begin(self.segment.first_id)
         if self._parts:
             self._write()
 
     def sync(self) -> None:
-        """Put it on disk, yet without its name. Off the loop; raises OSError."""
+        """Sync the file, but not its name. For a thread; raises OSError."""
         self.unsynced_bytes = 0
         self._files.sync(self._fd)
 
     def put_in_place(self) -> None:
-        """Give it its name. Off the loop; raises OSError."""
+        """Rename the file to the segment's name. For a thread; raises OSError."""
         self._files.rename(self._path, self.segment.path)
         self._files.sync_dir(self._journal.folder)
         self._close()
@@ -128,11 +128,11 @@ class Compaction:
         self._files.close(fd)
 
     def abandon(self) -> None:
-        """Leave no trace. Best effort: a leftover is removed at the next start."""
+        """Remove the file. Best effort: a leftover is removed at the next start."""
         if self._fd >= 0:
             try:
                 self._close()
-                # The second: named, but perhaps not for good, where the sync of the folder failed.
+                # The second has its name, but perhaps not on disk, if the sync of the folder failed.
                 for path in (self._path, self.segment.path):
                     if self._files.exists(path):
                         self._files.unlink(path)

@@ -1,4 +1,4 @@
-"""What DUE, KEY and ORIGIN records are about, as a start finds it: what was written last, until an item is done."""
+"""Held items, keys and origins that recovery finds in DUE, KEY and ORIGIN records; an item's last record counts."""
 
 from collections.abc import Iterable
 
@@ -28,26 +28,26 @@ from kestreld.journal.segment import Segment
 
 
 class DueItems:
-    """By reader number and id. Records are told in the order in which they were written."""
+    """Held items and keys by reader number and id. Pass in the records in the order in which they were written."""
 
     def __init__(self, readers: Iterable[ReaderState]) -> None:
         self._at_ids: dict[int, int] = {}
         self.of: dict[int, dict[int, Due]] = {}
         self.keys: dict[int, dict[bytes, Key]] = {}
         self.origins: dict[int, Origin] = {}
-        self.first_id = 0  # what stood below it was done, maybe in memory only as the disk refused, and has gone
+        self.first_id = 0  # items below it were done, if only in memory, and are gone
         for reader in readers:
             self.join(reader.number, reader.kind, reader.at_id)
 
     def join(self, number: int, kind: Kind, at_id: int) -> None:
-        """A reader that receives what is put from `at_id` on."""
+        """Add a reader that receives what is put from `at_id` on."""
         if kind == Kind.QUEUE:
             self._at_ids[number] = at_id
             self.of[number] = {}
             self.keys[number] = {}
 
     def leave(self, number: int) -> None:
-        """A reader that is no more."""
+        """Remove a reader that was dropped."""
         for known in (self._at_ids, self.of, self.keys):
             known.pop(number, None)
 
@@ -59,7 +59,7 @@ class DueItems:
         self.origins[origin.item_id] = origin
 
     def note(self, due: Due) -> list[int]:
-        """The readers to whom it is news that the item has a due time."""
+        """Take in a DUE record; returns the readers for which its item was not due before."""
         if due.reader:
             numbers = [due.reader] if due.reader in self.of else []
         else:
@@ -70,15 +70,15 @@ class DueItems:
         return new
 
     def is_ahead_of(self, next_id: int) -> bool:
-        """Whether anything is due that was never put."""
+        """True if an item is due that was never put."""
         return any(one >= next_id for known in self.of.values() for one in known)
 
     def left(self, reader: int) -> dict[int, Due]:
-        """Those of a reader that the journal still has."""
+        """Due items of a reader that the journal still has."""
         return {one: due for one, due in self.of.get(reader, {}).items() if one >= self.first_id}
 
     def done(self, done: Done) -> None:
-        """A reader is done with items. A flush forgets its keys, too."""
+        """Take in a DONE record. A flush also forgets the reader's keys."""
         known = self.of.get(done.reader)
         if known is not None and done.reason == Reason.FLUSHED:
             self.keys[done.reader] = {}
@@ -92,7 +92,7 @@ class DueItems:
                 del known[one]
 
     def read(self, buffer: bytes, segment: Segment) -> None:
-        """A whole segment. What is not about due times is passed over by its length, and seek points are left there.
+        """Take in a whole segment. Other records are skipped by their length; seek points are added.
 
         Raises JournalCorrupt.
         """

@@ -1,6 +1,13 @@
-"""A journal: the segments of one queue family, appended to at the end and read anywhere.
+"""A journal: the segment files of one queue family, appended to at the end and readable anywhere.
 
-It knows bytes, item ids and segments. What the readers hold in memory, and what a CHECKPOINT should say, it is told.
+Only the last segment is appended to, a whole commit at a time. After a failed write or sync (`failed`) it is never
+appended to again, since nobody can tell what of it is on disk: `start_segment` goes on in a new one, whose CHECKPOINT
+has the whole state and says how many bytes of the one before count. A SYNC record says how much was on disk when it was
+written: a bad record before that place is damage, after it perhaps a torn tail.
+
+Full segments that may not be on disk are in `unproven` or `filled` until a sync covers them. A segment may go once all
+its items are done and the next CHECKPOINT is on disk (`synced_number`). The marker is renamed only after a sync, so it
+may lag behind the segments, but never leads. What CHECKPOINTs say, and what readers need, comes from the caller.
 """
 
 from bisect import bisect_right
@@ -56,41 +63,41 @@ class Journal(Descriptors):
         self.folder = folder
         self.queue = queue
         self.journal_id = journal_id
-        self.make_room: Callable[[], bool] = lambda: False  # the disk is full: whether something could be let go of
+        self.make_room: Callable[[], bool] = lambda: False  # called when the disk is full; True = something was freed
         self.segments: list[Segment] = list(segments)
         self.version = max([segment.version for segment in self.segments], default=1)  # of the next segment
-        self.failed: JournalFailed | None = None  # why the last segment must not be appended to any more
+        self.failed: JournalFailed | None = None  # why the live segment must not be appended to
         self.failed_at_ms = 0
-        self.refused_bytes = 0  # the most that the disk has refused to write since
-        self.is_sync_failed = False  # why: nobody knows what of the live segment is on disk, and nobody asks again
-        self.sync_untold = False  # a sync failed, and the disk did not take the note of that for the next process
+        self.refused_bytes = 0  # size of the largest failed write since
+        self.is_sync_failed = False  # `failed` is of a sync: what is on disk is unknown
+        self.sync_untold = False  # a sync failed, and so did the note of it for the next process
         self.distrusted = False  # a sync of the live segment failed in an earlier process: it must not be appended to
         self.checkpoint_bytes = 0  # the live segment up to the end of its CHECKPOINT
         self.unsynced = False  # something was written since the last sync
         self.written_to = False  # something was written since the start
-        self.names_unsynced = False  # a segment was made or renamed since the folder was synced
-        self.folder_unsynced = False  # the folder itself was made since its parent was synced
+        self.names_unsynced = False  # a segment was created or renamed since the folder was synced
+        self.folder_unsynced = False  # the folder was created since its parent was synced
         self.synced_number = 0  # the newest segment whose CHECKPOINT is on disk: those before it may go
-        self.marker: Marker | None = None  # what the folder's marker says; None = there is none
-        self.marker_refused = False  # the disk did not let it be renamed or made
-        self.floor_on_disk = 0  # what a synced marker says: segments before it may go
+        self.marker: Marker | None = None  # the folder's marker; None = there is none
+        self.marker_refused = False  # renaming or creating it has failed
+        self.floor_on_disk = 0  # floor of a synced marker: segments before it may go
         self.retiring = False  # dead segments are being deleted or archived
-        self.compact_again_at_ms = 0  # after a compaction that was given up: not before
-        self.begun_with: Checkpoint | None = None  # what the live segment begins with, if a number before it is free
-        self.leftover: dict[int, Segment] = {}  # replaced by a compacted one, but their files have yet to go
-        self.leftover_unsynced = False  # and the name of that one may not be on disk
+        self.compact_again_at_ms = 0  # no compaction before this time, because one has failed
+        self.begun_with: Checkpoint | None = None  # CHECKPOINT of the live segment, if a number before it is free
+        self.leftover: dict[int, Segment] = {}  # replaced by a compacted one; their files are still there
+        self.leftover_unsynced = False  # the name of that one may not be on disk
         self.syncing = False  # a background sync is under way
-        self.unproven: list[Segment] = []  # full ones that may not be on disk, and that the next sync opens by name
-        self.filled: dict[int, Segment] = {}  # full ones that it covers by descriptors, which are borrowed
-        self.sync_us = 0  # how long the last sync took
-        self._sync_note = -1  # offset to say in a SYNC record at the next write; -1 = nothing new to say
+        self.unproven: list[Segment] = []  # full ones, perhaps not on disk; the next sync opens them by name
+        self.filled: dict[int, Segment] = {}  # full ones that the next sync covers by these borrowed descriptors
+        self.sync_us = 0  # duration of the last sync
+        self._sync_note = -1  # offset for a SYNC record at the next write; -1 = none
 
     def on_full_disk(self, make_room: Callable[[], bool]) -> None:
-        """Ask this when the disk is full: whether something could be let go of."""
+        """Set the function to call when the disk is full; it returns True if it has freed something."""
         self.make_room = make_room
 
     def make_folder(self) -> None:
-        """Raises JournalFailed."""
+        """Create the folder. Raises JournalFailed."""
         self.folder_unsynced = True
         try:
             self.files.make_dir(self.folder)
@@ -106,16 +113,16 @@ class Journal(Descriptors):
 
     @property
     def live_version(self) -> int:
-        """The version of the format that the next write is in."""
+        """Version of the format that the next write is in."""
         return self.segments[-1].version if self.segments else self.version
 
     @property
     def is_behind(self) -> bool:
-        """Whether what is wanted of the format takes a new segment."""
+        """True if a newer version of the format is needed than the live segment's."""
         return self.live_version < self.version
 
     def need_version(self, version: int) -> None:
-        """Segments are begun in that version of the format at least."""
+        """Begin segments in this version of the format, or a newer one."""
         self.version = max(self.version, version)
 
     @property
@@ -124,11 +131,11 @@ class Journal(Descriptors):
         return sum([segment.used_bytes for segment in segments])
 
     def grown_bytes(self) -> int:
-        """What the live segment holds beyond its CHECKPOINT."""
+        """Bytes of the live segment after its CHECKPOINT."""
         return self.segments[-1].used_bytes - self.checkpoint_bytes
 
     def write(self, parts: list[bytes], first_put_id: int) -> int:
-        """Append one commit whole; returns the offset of `parts`. Raises JournalFailed with the file cut back.
+        """Append one commit as a whole; returns the offset of `parts`. Raises JournalFailed with the file cut back.
 
         After a failure the segment is never appended to again: `start_segment` comes first.
         """
@@ -152,9 +159,9 @@ class Journal(Descriptors):
         return at
 
     def append(self, record: bytes, next_put_id: int) -> int:
-        """`write` of one record; how many bytes of its segment are used now.
+        """`write` of one record; returns the used bytes of its segment.
 
-        0, with nothing done, where it takes more than that. Raises as `write` does.
+        0, with nothing done, if more is needed than one write. Raises as `write` does.
         """
         if self._write_fd < 0 or self._sync_note >= 0 or self.failed is not None:
             return 0
@@ -166,7 +173,7 @@ class Journal(Descriptors):
         except OSError as error:
             must_be_the_systems(error)
             if not size:
-                return 0  # `write` makes room, or says why there is none
+                return 0  # `write` makes space, or says why there is none
             self._cut_back(live.used_bytes)
             raise self._fail(error, "write", len(record)) from error
         self.unsynced = self.written_to = True
@@ -203,12 +210,11 @@ class Journal(Descriptors):
         return self.failed
 
     def start_segment(self, checkpoint: Checkpoint, skip: int = 0, filled: int = -1, unsaid: bytes = b"") -> None:
-        """Go on in a new segment that begins with `checkpoint`. Raises JournalFailed and leaves all as it was.
+        """Continue in a new segment that begins with `checkpoint`.
 
-        `unsaid` are DONE records that the one before did not take, and that the CHECKPOINT does not stand for.
-
-        `skip` numbers are left free before it, for a compacted segment. `filled` is a descriptor of the one before that
-        was borrowed for the next sync; -1 = none.
+        `skip` numbers are left free before it, for a compacted segment. `filled` is a descriptor of the previous
+        segment, borrowed for the next sync; -1 = none. `unsaid` are DONE records that the previous segment lacks and
+        that the CHECKPOINT does not replace. Raises JournalFailed, which sets `failed`; the segments stay as they were.
         """
         number = (self.live.number if self.segments else 0) + 1 + skip
         checkpoint.segment = number
@@ -223,9 +229,9 @@ class Journal(Descriptors):
         self.begun_with = checkpoint if skip else None
 
     def _go_on_in(self, segment: Segment, data: bytes, filled: int = -1) -> None:
-        """Make a segment of these bytes, and append to it from now on. Raises JournalFailed, and leaves all as it was.
+        """Create a segment of these bytes, and append to it from now on. Raises as `start_segment` does.
 
-        `filled` is as in `start_segment`.
+        `filled` is as there.
         """
         self.open_files.use(self)
         try:
@@ -236,7 +242,7 @@ class Journal(Descriptors):
         if filled >= 0:
             self.filled[filled] = self.live
         elif self.segments and self.unsynced and not self.is_sync_failed:
-            self.unproven = [*self.unproven, self.live]  # also where a write failed: what stands before it counts
+            self.unproven = [*self.unproven, self.live]  # even if a write failed: what precedes it counts
         self._close_write()
         self._write_fd = fd
         self.segments.append(segment)
@@ -266,7 +272,7 @@ class Journal(Descriptors):
         return fd
 
     def sync(self) -> None:
-        """Put all written so far on disk, names included. Raises JournalFailed; never tried again on this segment."""
+        """Sync everything written so far, names included. Raises JournalFailed; never retried on this segment."""
         started_us = self.clock.stopwatch_us()
         try:
             for segment in self.unproven:
@@ -283,7 +289,7 @@ class Journal(Descriptors):
         self.synced(self.live.number, self.live.used_bytes, started_us)
 
     def seal(self, next_id: int) -> None:
-        """Say at a stop that all is on disk: what is bad at the next start is damage then, and no torn tail.
+        """Write at a stop that everything is on disk: at the next start a bad record is then damage and no torn tail.
 
         Raises JournalFailed.
         """
@@ -291,14 +297,14 @@ class Journal(Descriptors):
             self.write([], next_id)
 
     def unsynced_folders(self) -> list[str]:
-        """The folders whose names have to be synced with the live segment."""
+        """Folders whose names must be synced together with the live segment."""
         folders = [self.folder] if self.names_unsynced else []
         if self.folder_unsynced:
             folders.append(self.folder.rpartition("/")[0])
         return folders
 
     def synced(self, number: int, used_bytes: int, started_us: int) -> None:
-        """A sync that covered the first `used_bytes` of segment `number` has succeeded."""
+        """Record a successful sync that covered the first `used_bytes` of segment `number`."""
         self.sync_us = self.clock.stopwatch_us() - started_us
         self.synced_number = max(self.synced_number, number)
         self.unproven = [segment for segment in self.unproven if segment.number >= number]
@@ -310,15 +316,15 @@ class Journal(Descriptors):
             self.unsynced = False
 
     def synced_with_all(self, started_us: int) -> None:
-        """A sync of its whole file system has succeeded: nothing that was written so far is left out."""
+        """Record a successful sync of the whole file system, which covers everything written so far."""
         for fd in list(self.filled):
             self._let_go(fd)
         self.synced(self.live.number, self.live.used_bytes, started_us)
 
     def begin_sync(self) -> tuple[list[tuple[int, Segment]], list[int]]:
-        """A background sync begins: the full segments that it has to cover, with borrowed descriptors; and these.
+        """Begin a background sync; returns the full segments to cover with their descriptors, and the borrowed ones.
 
-        Those of earlier processes come first, with -1, as nothing of them is open. `end_sync` is told of the others.
+        Segments with descriptor -1 come first, and are opened by name. Pass the borrowed descriptors to `end_sync`.
         """
         covered = [*[(-1, segment) for segment in self.unproven], *self.filled.items()]
         borrowed = list(self.filled)
@@ -326,17 +332,17 @@ class Journal(Descriptors):
         return covered, borrowed
 
     def end_sync(self, borrowed: list[int]) -> None:
-        """A background sync is over, and with it the use of these descriptors, which leave the list one by one."""
+        """End a background sync and give back its descriptors, removing them from the list one by one."""
         self.syncing = False
         while borrowed:
             self.give_back(borrowed.pop())
 
     def still_unproven(self, segments: list[Segment]) -> None:
-        """A sync has failed before it came to these."""
+        """Record the segments that a failed sync did not come to."""
         self.unproven = segments
 
     def leave_unproven(self) -> None:
-        """Full segments are not synced now: whoever does that next opens them by name."""
+        """Leave full segments to a later sync, which opens them by name."""
         self.unproven = [*self.unproven, *self.filled.values()]
         for fd in list(self.filled):
             self._let_go(fd)
@@ -349,23 +355,23 @@ class Journal(Descriptors):
 
     @property
     def is_marked(self) -> bool:
-        """Whether the marker names the live segment, if there is one."""
+        """True if the marker names the live segment, or there is no segment."""
         number = self.marker.number if self.marker is not None else 0
         return not self.segments or number >= self.segments[-1].number
 
     @property
     def wants_mark(self) -> bool:
-        """Whether a newer segment is on disk than the marker says."""
+        """True if a newer segment is on disk than the marker says."""
         return self.synced_number > (self.marker.number if self.marker is not None else 0)
 
     def mark(self, floor: int) -> None:
-        """Have the marker name the newest segment that is on disk, and say that nobody needs items below `floor`.
+        """Rename the marker to the newest segment on disk and to `floor`, below which nobody needs items.
 
-        One rename. Raises OSError, with nothing changed but where somebody has removed the marker.
+        Raises OSError with nothing changed, except that a marker which somebody has removed is forgotten.
         """
         known = self.marker
         if known is None and (self.retiring or not self.synced_number):
-            return  # what goes meanwhile needs no floor
+            return  # segments retired now need no floor
         new = Marker(self.synced_number, floor)
         if known is not None:
             new = Marker(max(self.synced_number, known.number), max(floor, known.floor))
@@ -383,23 +389,23 @@ class Journal(Descriptors):
         self.marker = new
 
     def note_refusal(self, *, refused: bool) -> bool:
-        """Remember whether the disk let the marker be renamed or made; what was so before."""
+        """Remember whether renaming or creating the marker failed; returns what was remembered before."""
         before, self.marker_refused = self.marker_refused, refused
         return before
 
     def floor_synced(self, floor: int) -> None:
-        """The marker is on disk, and says that nobody needs items below `floor`."""
+        """Record that the marker with this floor is on disk."""
         self.floor_on_disk = floor
 
     def sync_failed(self, error: OSError) -> JournalFailed:
-        """A sync has failed: what it covered may not be on disk. The segment is not appended to again."""
+        """Record a failed sync: what it covered may not be on disk, and the segment is not appended to again."""
         failure, self.is_sync_failed, self.sync_untold = self._fail(error, "sync"), True, True
         self.tell_of_sync()
         return failure
 
     def tell_of_sync(self) -> None:
-        """Leave a note that a sync of the live segment has failed; where the disk refuses that, `sync_untold` stays."""
-        # The next process must not append to it either: the kernel gives it all of it, and no error any more.
+        """Create the file that notes a failed sync of the live segment; if that fails, `sync_untold` stays set."""
+        # The next process must not append either: it would read everything from the kernel, without an error.
         try:
             self.files.close(self.files.create(self.live.path + UNSYNCED_MARK))
         except OSError as error:
@@ -409,7 +415,7 @@ class Journal(Descriptors):
             self.sync_untold = False
 
     def look(self) -> JournalFailed | None:
-        """Whether the live segment's name still leads to what was written; if not, it is appended to no more."""
+        """Check that the live segment's name leads to what was written. If not, it is not appended to again."""
         if self._write_fd < 0 or self.failed is not None:
             return None
         try:
@@ -419,14 +425,14 @@ class Journal(Descriptors):
             return self._fail(error, "check of the live segment")
         if size_bytes == self.live.used_bytes:
             return None
-        # Replaced, cut short or added to by somebody else: a new file's size stands still while the old one's grows.
+        # Somebody has replaced, cut or extended it: a new file's size stays while the old one's grows.
         reason = f"the live segment has {size_bytes} bytes, but {self.live.used_bytes} were written"
         self.failed = JournalFailed(self.live.path, reason)
         self.failed_at_ms = self.clock.monotonic_ms
         return self.failed
 
     def cut_back(self, number: int, used_bytes: int) -> None:
-        """Take back what a failed sync covered, if no segment has been begun since. Best effort."""
+        """Cut off what a failed sync covered, unless a segment has been begun since. Best effort."""
         if self.live.number == number:
             self._cut_back(used_bytes)
             self.live.used_bytes = used_bytes
@@ -434,7 +440,7 @@ class Journal(Descriptors):
     # Reading
 
     def read(self, number: int, offset: int, size_bytes: int) -> bytes:
-        """Whole records of a segment from `offset`, about `size_bytes` of them but at least one; b"" at its end."""
+        """Whole records of a segment from `offset`: about `size_bytes`, but at least one; b"" at its end."""
         segment = self.segment(number)
         left = segment.used_bytes - offset
         if left <= 0:
@@ -456,7 +462,7 @@ class Journal(Descriptors):
         return chunk[:end] if end < len(chunk) else chunk
 
     def read_raw(self, number: int, offset: int, size_bytes: int) -> bytes:
-        """That many bytes of a segment's records, the last of which may be cut; b"" at its end."""
+        """Up to `size_bytes` of a segment's records, the last of which may be cut; b"" at its end."""
         segment = self.segment(number)
         left = segment.used_bytes - offset
         return self._read_some(self._descriptor(segment), min(size_bytes, left), offset, segment) if left > 0 else b""
@@ -486,7 +492,7 @@ class Journal(Descriptors):
         return self._read_fd
 
     def segment(self, number: int) -> Segment:
-        """The segment of that number. Raises JournalCorrupt when there is none."""
+        """The segment of that number. Raises JournalCorrupt if there is none."""
         index = number - self.segments[0].number
         if 0 <= index < len(self.segments) and self.segments[index].number == number:
             return self.segments[index]
@@ -496,14 +502,14 @@ class Journal(Descriptors):
         raise JournalCorrupt(self.folder, 0, f"no segment {number}")
 
     def after(self, number: int) -> Segment | None:
-        """The segment that follows `number`, None when that is the live one."""
+        """The segment that follows `number`, or None if that is the live one."""
         for segment in self.segments:
             if segment.number > number:
                 return segment
         return None
 
     def position_before(self, item_id: int) -> Position:
-        """Where to start reading so as to meet `item_id` soon, or the first id still there."""
+        """Place from which reading soon meets `item_id`, or the first id still there."""
         index = bisect_right([segment.first_id for segment in self.segments], item_id) - 1
         # Segments without a PUT share their first id with the next: the earliest of them is right too.
         segment = self.segments[max(index, 0)]
@@ -519,7 +525,7 @@ class Journal(Descriptors):
     def puts(self, first: int, chunk_bytes: int) -> Iterator[tuple[int, bytes]]:
         """Id and record of every item from `first` on, read about `chunk_bytes` at a time. Raises JournalCorrupt.
 
-        What is not an item is passed over by its length.
+        Other records are skipped by their length.
         """
         number, offset = self.position_before(first)
         while True:
@@ -543,15 +549,15 @@ class Journal(Descriptors):
                 at = end
             offset += at
 
-    # Room on the disk
+    # Disk space
 
     def needed_bytes(self, item_id: int) -> int:
-        """Bytes of the segments that a reader whose head is `item_id` still needs."""
+        """Bytes of the segments that a reader with this head still needs."""
         number = self.position_before(item_id)[0]
         return sum(segment.used_bytes for segment in self.segments if segment.number >= number)
 
     def dead_segments(self, lowest_head: int) -> int:
-        """How many segments at the start hold only items below `lowest_head` and may go."""
+        """Number of segments at the start that may go: all their items are below `lowest_head`."""
         dead = 0
         for following in self.segments[1:]:
             if following.number > self.synced_number or following.first_id > lowest_head:
@@ -561,19 +567,19 @@ class Journal(Descriptors):
 
     @property
     def checkpoint_synced(self) -> bool:
-        """Whether the live segment's CHECKPOINT is on disk."""
+        """True if the live segment's CHECKPOINT is on disk."""
         return self.synced_number == self.live.number
 
     def leftover_synced(self) -> None:
-        """The name of what stands for `leftover` is on disk."""
+        """Record that the name of the segment that replaced `leftover` is on disk."""
         self.leftover_unsynced = False
 
     def retire(self, *, under_way: bool) -> None:
-        """Dead segments are being deleted or archived, or that is over."""
+        """Record whether dead segments are being deleted or archived."""
         self.retiring = under_way
 
     def forget(self, segment: Segment) -> None:
-        """A dead segment's file has gone."""
+        """Remove a dead segment whose file is gone."""
         if self._read_number == segment.number:
             self._close_read()
         self.leftover.pop(segment.number, None)
@@ -582,18 +588,18 @@ class Journal(Descriptors):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether there are more files than the header of a compacted segment can name."""
+        """True if there are more files than the header of a compacted segment can name."""
         return len(self.segments) + len(self.leftover) > REPLACED_MAX
 
     def replace(self, numbers: list[int], compacted: Segment) -> None:
-        """Put a compacted segment in the place of those it stands for, which are `leftover` from now on."""
+        """Put a compacted segment in the place of those it replaces, which are `leftover` from now on."""
         self.leftover.update({segment.number: segment for segment in self.segments if segment.number in numbers})
         kept = [segment for segment in self.segments if segment.number not in numbers]
         self._close_read()
         self.segments = [compacted, *kept]
 
     def compact_not_before(self, at_ms: int) -> None:
-        """A compaction was given up, and is not tried again until then, on the monotonic clock."""
+        """Try no compaction before this time (monotonic, ms), because one has failed."""
         self.compact_again_at_ms = at_ms
 
     def adopt(
@@ -605,9 +611,10 @@ class Journal(Descriptors):
         is_proven: bool,
         is_distrusted: bool,
     ) -> None:
-        """Take up a recovered journal: the last segment is live, and neither it nor any name need be on disk yet.
+        """Take over a recovered journal. The last segment is live; it and all names may not be on disk.
 
-        Nor need those before it, unless it `is_proven`: nothing is synced behind segments that are not on disk.
+        Unless the journal `is_proven`, that is true of the other segments, too, and they are synced before anything
+        behind them.
         """
         self.checkpoint_bytes = checkpoint_bytes
         self.marker = marker
@@ -618,7 +625,7 @@ class Journal(Descriptors):
         self.unsynced = self.names_unsynced = self.folder_unsynced = True
 
     def take_up(self, begun: list[Segment], used_bytes: int, checkpoint_bytes: int) -> None:
-        """Know what a turn that was cut short has written: the segments it began, and how far the last one goes."""
+        """Take over what an interrupted turn has written: the segments begun, and the length of the last."""
         self._close_read()
         self._close_write()  # it may be another segment's
         if begun:
@@ -627,11 +634,11 @@ class Journal(Descriptors):
             self.names_unsynced = True
         self.live.used_bytes = used_bytes
         self.checkpoint_bytes = checkpoint_bytes
-        self.unproven = self.segments[:-1]  # whatever sync was to cover them may have been cut short
+        self.unproven = self.segments[:-1]  # the sync that was to cover them may have been interrupted
         self._sync_note = -1
         self.syncing = False
         self.unsynced = self.written_to = True
 
     def borrow(self) -> int:
-        """The live segment's descriptor, for a sync elsewhere; kept open until it is given back. Raises OSError."""
+        """Descriptor of the live segment for a sync elsewhere, open until it is given back. Raises OSError."""
         return self._borrow(self._ensure_open(self.live.path))

@@ -4,7 +4,7 @@
 
 A segment of that number was on disk, name and all, before the marker got its name, and the live one has that number or
 a higher one: the marker may lag, it never leads. Nobody needs an item with an id below the floor: only segments that
-end there go, and only when the floor is on disk.
+end there are removed, and only once the floor is on disk.
 """
 
 import re
@@ -30,7 +30,7 @@ class Marker:
 
 
 def find_marker(names: Iterable[str]) -> Marker | None:
-    """The marker among the names in a folder. Of several, which somebody else must have put there, the highest."""
+    """The marker among the names in a folder; the highest of several, which somebody else must have put there."""
     matches = [match for name in names if (match := _NAME.fullmatch(name)) is not None]
     found = [Marker(int(match[1]), int(match[2])) for match in matches]
     return max(found, key=lambda marker: (marker.number, marker.floor), default=None)

@@ -1,4 +1,4 @@
-"""The descriptors of journals: as many as others leave; who has not used theirs for longest lets go of them."""
+"""File descriptors of journals: a limit for all, beyond which the least recently used are closed."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -7,21 +7,21 @@ from kestreld.files import FileLayer
 
 
 class OpenFiles:
-    """The journals with open files, the most recently used last, and how many descriptors they hold."""
+    """Journals with open files, the most recently used last, and the number of descriptors they hold."""
 
     def __init__(self, descriptors_max: int = 2000) -> None:
         self.descriptors_max = descriptors_max
-        self.lent: Callable[[], int] = lambda: 0  # how many of these somebody else has just now
+        self.lent: Callable[[], int] = lambda: 0  # number of these that are in use elsewhere
         self.held = 0
         self._open: OrderedDict[Descriptors, None] = OrderedDict()
 
     def use(self, journal: "Descriptors") -> None:
-        """`journal` is about to use its files."""
+        """Note that `journal` is about to use its files."""
         self._open[journal] = None
         self._open.move_to_end(journal)
 
     def make_room(self, wanted: int = 0) -> None:
-        """Have journals close their files until there are `wanted` descriptors to be had, if that can be."""
+        """Have journals close their files until `wanted` descriptors are free, if possible."""
         while self._open and self.held + wanted > self.descriptors_max - self.lent():
             idle = next((journal for journal in self._open if not journal.is_borrowed), None)
             if idle is None:
@@ -29,22 +29,22 @@ class OpenFiles:
             idle.close()
 
     def forget(self, journal: "Descriptors") -> None:
-        """`journal` has closed its files."""
+        """Note that `journal` has closed its files."""
         self._open.pop(journal, None)
 
 
 class Descriptors:
-    """Those of one journal: at most one for writing and one for reading, and what was borrowed for syncs elsewhere."""
+    """Descriptors of one journal: at most one for writing and one for reading, and those lent to background syncs."""
 
     __slots__ = ("_borrowed", "_read_fd", "_read_number", "_write_fd", "files", "open_files")
 
     def __init__(self, files: FileLayer, open_files: OpenFiles) -> None:
         self.files = files
         self.open_files = open_files
-        self._borrowed: dict[int, int] = {}  # in use by syncs elsewhere, and by how many
+        self._borrowed: dict[int, int] = {}  # descriptor -> number of background syncs that use it
         self._write_fd = -1
         self._read_fd = -1
-        self._read_number = -1  # of which segment the latter is
+        self._read_number = -1  # segment that `_read_fd` is of
 
     def _open(self, opening: Callable[[str], int], path: str) -> int:
         self.open_files.make_room(1)
@@ -53,7 +53,7 @@ class Descriptors:
         return fd
 
     def _ensure_open(self, path: str) -> int:
-        """The descriptor for writing; of the file at `path` where it has yet to be opened. Raises OSError."""
+        """Descriptor for writing; opens the file at `path` if there is none. Raises OSError."""
         self.open_files.use(self)
         if self._write_fd < 0:
             self._write_fd = self._open(self.files.open_append, path)
@@ -65,7 +65,7 @@ class Descriptors:
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether a sync elsewhere is using a descriptor."""
+        """True while a background sync uses a descriptor."""
         return bool(self._borrowed)
 
     def _borrow(self, fd: int) -> int:
@@ -73,14 +73,14 @@ class Descriptors:
         return fd
 
     def give_back(self, fd: int) -> None:
-        """A sync elsewhere is over."""
+        """End the use of a borrowed descriptor, and close it if it is no longer the one for writing."""
         self._borrowed[fd] -= 1
         if not self._borrowed[fd]:
             del self._borrowed[fd]
             if fd != self._write_fd:
                 self._close(fd)
 
-    # Forgotten first: one that was closed already is another file's by the time it is closed again.
+    # Forgotten first: a descriptor closed twice may be another file's by then.
 
     def _close_write(self) -> None:
         fd, self._write_fd = self._write_fd, -1
@@ -94,7 +94,7 @@ class Descriptors:
             self._close(fd)
 
     def close(self) -> None:
-        """Let go of the descriptors; the next write or read opens them again."""
+        """Close the descriptors; the next write or read opens them again."""
         self.open_files.forget(self)
         self._close_read()
         self._close_write()

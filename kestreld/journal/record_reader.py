@@ -1,4 +1,4 @@
-"""The records of a segment file one after the other, in steps: for looks at files that nobody has open."""
+"""Records of a segment file, read one by one and in steps, for files that no journal has open."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,17 +9,17 @@ from kestreld.journal.records import checked_end, why_bad
 from kestreld.journal.segment import decode_header
 
 READ_BYTES: Final = 256 * 1024
-PAUSE_RECORDS: Final = 200  # a millisecond and a half, with what becomes of each
+PAUSE_RECORDS: Final = 200  # a millisecond and a half, with the caller's work for each
 HEADER_LOOK_BYTES: Final = 8192
 CUT_SHORT: Final = -1  # of `checked_end`
 Found = tuple[int, bytes]  # type and record
 
 
 def segment_records(files: FileLayer, path: str, end: int | None = None) -> Iterator[Found | None]:
-    """Every record of a segment; None now and then. Up to `end` all must be whole; without it the last may be torn,
-    and what is written to the file from now on is left out.
+    """Every record of a segment; None = a pause.
 
-    Raises JournalCorrupt, or OSError.
+    Up to `end` all must be whole. Without it the last may be torn, and what is appended from now on is left out. Raises
+    JournalCorrupt or OSError.
     """
     fd = files.open_read(path)
     try:
@@ -32,7 +32,7 @@ def segment_records(files: FileLayer, path: str, end: int | None = None) -> Iter
 
 
 def bare_records(files: FileLayer, path: str) -> Iterator[Found | None]:
-    """As `segment_records`, of a file that has no header."""
+    """`segment_records` for a file without a header."""
     fd = files.open_read(path)
     try:
         yield from _records(files, fd, path, 0, None)
@@ -63,5 +63,5 @@ def _records(files: FileLayer, fd: int, path: str, offset: int, end: int | None)
 
 
 def _how_much(buffer: bytes, left: int) -> int:
-    """What to read next. Twice as much each time for a record that goes on and on."""
+    """Bytes to read next: twice as many each time for a record that is not complete yet."""
     return max(min(max(READ_BYTES, len(buffer)), left - len(buffer)), 0)

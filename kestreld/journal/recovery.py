@@ -1,7 +1,13 @@
-"""From the files of a journal back to its state: the newest whole CHECKPOINT and what was written after it.
+"""Recovery of a journal at startup: its state is the newest CHECKPOINT and the records after it.
 
-A bad record is a torn tail (cut off, its bytes kept beside the segment) only where no sync ever covered it; anything
-else is corruption and stops this queue, never the others. Nothing older than a CHECKPOINT is read at start.
+Older segments are read only for DUE, KEY and ORIGIN records, from the lowest id on that one may be about, so that the
+time of a start does not depend on the backlog. A bad record is a torn tail if no SYNC record says that it was on disk;
+intact records may follow it only in a journal with SYNCs, whose pages get to the disk in any order. The tail is cut off
+and kept beside the segment. Anything else is damage, and so is a missing segment that the marker names or a reader
+needs: JournalCorrupt is raised before anything is changed, and stops this queue, never the others.
+
+`survey` reads as a start does and changes nothing. `recover` makes a journal of that. `reread` is for a journal in use
+after an interrupted turn.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -68,9 +74,9 @@ Report = Callable[[str], None]
 
 @dataclass(slots=True)
 class Recovered:
-    """A journal ready to be appended to, and the state it stands for. `notes` are for the log.
+    """A journal ready to be appended to, and its state. `notes` are for the log.
 
-    `is_sealed`: it says at its very end that all of it is on disk, as after a stop in good order.
+    `is_sealed`: it ends with a SYNC record that covers all of it, as after a controlled stop.
     """
 
     journal: Journal
@@ -81,10 +87,10 @@ class Recovered:
 
 @dataclass(slots=True)
 class Survey:
-    """What the files of a journal stand for. `state` is None when nothing was ever written to it.
+    """Contents of a journal's files. `state` is None if nothing was ever written to it.
 
-    `buffer` is the newest of `segments`, `end` where its good records do; `aside` are segments that were being made,
-    `names` all that is in the folder.
+    `buffer` is the content of the newest of `segments`, `end` the end of its good records; `aside` are segments whose
+    creation was interrupted, `names` all names in the folder.
     """
 
     queue: str
@@ -107,9 +113,9 @@ class Survey:
 
 
 def recover(files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) -> Recovered | None:
-    """The journal in `folder`, its torn tail cut off. None when nothing was ever written to it.
+    """Recover the journal in `folder` and cut off its torn tail. None if nothing was ever written to it.
 
-    Raises JournalCorrupt when what is there cannot be trusted; then nothing was changed.
+    Raises JournalCorrupt if the files cannot be trusted; then nothing was changed.
     """
     found = survey(files, folder)
     newest = found.segments[-1].path.rpartition("/")[2] if found.segments else ""
@@ -117,7 +123,7 @@ def recover(files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) 
         is_past = name.endswith(UNSYNCED_MARK) and name != newest + UNSYNCED_MARK
         is_past |= name.endswith(MARKER_SUFFIX) and found.marker is not None and name != found.marker.name
         if is_past or name.endswith(".seg.new"):
-            files.unlink(f"{folder}/{name}")  # a roll that a crash cut short was never part of the journal
+            files.unlink(f"{folder}/{name}")  # an unfinished segment was never part of the journal
     notes, is_cut = [], True
     if found.end < len(found.buffer):
         note, is_cut = cut_tail(files, clock, found.segments[-1].path, found.buffer, found.end)
@@ -134,9 +140,9 @@ def recover(files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) 
 
 
 def reread(files: FileLayer, journal: Journal) -> Checkpoint | None:
-    """What a journal in use says after a turn was cut short, which it learns itself: all that is written whole.
+    """Read the state of a journal in use after an interrupted turn, and cut off what is not written whole.
 
-    What is not is cut off. None when nothing was ever written to it. Raises JournalCorrupt or OSError.
+    The journal itself is updated. None if nothing was ever written to it. Raises JournalCorrupt or OSError.
     """
     known = journal.live.number if journal.segments else 0
     found = []
@@ -153,7 +159,7 @@ def reread(files: FileLayer, journal: Journal) -> Checkpoint | None:
         raise newest.problem or JournalCorrupt(newest.segment.path, 0, "it has no CHECKPOINT")
     buffer = files.read_file(newest.segment.path)
     if journal.failed is not None and newest.segment.number == known:
-        buffer = buffer[: journal.live.used_bytes]  # behind it stands what a failed commit left
+        buffer = buffer[: journal.live.used_bytes]  # what follows is the rest of a failed commit
     begun = [one.segment for one in found if one.segment.number > known]
     due = _due_before(files, newest.checkpoint, [*journal.segments, *begun])
     end = newest.segment.used_bytes = _Replay(newest.checkpoint, newest, due).run(buffer)
@@ -189,7 +195,7 @@ def survey(files: FileLayer, folder: str) -> Survey:
         if size_bytes < used_bytes:
             raise JournalCorrupt(earlier.segment.path, size_bytes, f"the file ends here, not at byte {used_bytes}")
         if earlier.problem is not None and size_bytes <= earlier.segment.records_at and not is_empty(earlier, later):
-            raise earlier.problem  # whoever reads it would meet neither its items nor damage
+            raise earlier.problem  # readers would meet neither its items nor damage
         earlier.segment.used_bytes = used_bytes
     newest = found[-1]
     assert newest.checkpoint is not None
@@ -219,10 +225,10 @@ def survey(files: FileLayer, folder: str) -> Survey:
 
 
 def _due_before(files: FileLayer, state: Checkpoint, segments: list[Segment], floor: int = 0) -> DueItems:
-    """What DUE records from before the newest segment are about. Read from the lowest id that one may be about.
+    """Read DUE records from before the newest segment, from the lowest id on that one may be about.
 
-    Items below the `floor` are done: segments that have them were deleted, and may be back after a power cut, without
-    those that say so.
+    Items below the `floor` are done: a power cut may bring back deleted segments with such items, without the records
+    that they are done.
     """
     due = DueItems(state.readers)
     due.first_id = max(floor, min([segment.first_id for segment in segments], default=0))
@@ -237,7 +243,7 @@ def _due_before(files: FileLayer, state: Checkpoint, segments: list[Segment], fl
 
 
 def _must_be_complete(files: FileLayer, folder: str, found: list[Beginning], marker: Marker | None) -> None:
-    """Raise SegmentsMissing where one has gone that a reader needs. Of those `found` the newest has been replayed."""
+    """Raise SegmentsMissing if a segment that a reader needs is missing. The newest of `found` has been replayed."""
     state, first = found[-1].checkpoint, found[0].segment
     assert state is not None
     needed = min((reader.head for reader in state.readers), default=state.next_id)
@@ -245,13 +251,13 @@ def _must_be_complete(files: FileLayer, folder: str, found: list[Beginning], mar
         needed = min(needed, state.held_from)
     if marker is not None:
         needed = max(needed, marker.floor)
-        # Without a floor nobody can tell: a power cut may have lost the word that its items were done.
+        # Else unknown: a power cut may have lost the records that its items were done.
         if needed < first.first_id and not first.compacted:
             raise SegmentsMissing(folder, f"everything before segment {first.number} is missing")
     for earlier, later in pairwise(found):
         first_missing, last_missing = earlier.segment.number + 1, later.segment.number - 1
         is_gap = first_missing <= last_missing and needed < later.segment.first_id
-        # A number is left free for a compacted segment, which may never come.
+        # A number is left free for a compacted segment, which may never be written.
         if is_gap and _end_id(files, earlier) < later.segment.first_id:
             raise SegmentsMissing(folder, missing_words(first_missing, last_missing))
         if is_gap and _misses_due(state, earlier, later):
@@ -260,15 +266,16 @@ def _must_be_complete(files: FileLayer, folder: str, found: list[Beginning], mar
 
 
 def _misses_due(state: Checkpoint, earlier: Beginning, later: Beginning) -> bool:
-    """Whether a segment between two others has gone that may have had DUE records, be it without items. How many items
-    are held back tells nothing then: as many that are done may be taken for some of them.
+    """True if a missing segment between two others may have had DUE records, even without items.
+
+    The number of held items proves nothing then: items that are done may be taken for some of them.
     """
     said_bytes = later.checkpoint.previous_bytes if later.checkpoint is not None else 0
     return bool(state.held_from) and said_bytes != earlier.segment.used_bytes
 
 
 def _end_id(files: FileLayer, found: Beginning) -> int:
-    """The id that follows a segment's last item. Raises JournalCorrupt."""
+    """Id that follows a segment's last item. Raises JournalCorrupt."""
     segment = found.segment
     if segment.compacted and found.checkpoint is not None:
         return found.checkpoint.next_id
@@ -284,24 +291,24 @@ NEVER_PUT: Final = "a DUE, KEY or ORIGIN record is about an item that was not pu
 
 
 class _Replay:
-    """A CHECKPOINT's state, and what the records after it make of it."""
+    """State of a CHECKPOINT, changed by the records after it."""
 
     def __init__(self, state: Checkpoint, newest: Beginning, due: DueItems) -> None:
         self._due = due
-        self.has_sync = False  # the journal says that something was on disk
-        self.sealed_bytes = 0  # where the last SYNC ends that says so of all before it
+        self.has_sync = False  # a SYNC record was found
+        self.sealed_bytes = 0  # end of the last SYNC that covers everything before it
         self._state = state
         self._newest = newest
-        self._ahead: list[tuple[int, int, bytes]] = []  # offsets, types and bodies of what PUTs have yet to follow
+        self._ahead: list[tuple[int, int, bytes]] = []  # offset, type and body of records before their item's PUT
         self._readers = {reader.number: reader for reader in state.readers}
-        for reader in state.readers:  # counted together until the end: which are done, DONE records do not say
+        for reader in state.readers:  # counted together until the end: DONEs do not tell them apart
             reader.items += reader.held_items
             reader.data_bytes += reader.held_bytes
-        # PUTs for every reader are counted once; a reader's share is what came after it joined.
+        # PUTs for every reader are counted once; a reader's share are those after it joined.
         self._joined = dict.fromkeys(self._readers, (0, 0))
         self._done: dict[int, list[Range]] = {number: list(reader.done) for number, reader in self._readers.items()}
         self._held_from, self._first_new = state.held_from, state.next_id
-        # How many items each is said to hold back of which nothing was found. They may be done since.
+        # Held items of each reader whose DUE records were not found. They may have been done since.
         self._unknown = {
             number: unknown
             for number, reader in self._readers.items()
@@ -310,9 +317,9 @@ class _Replay:
         self._ended: dict[int, list[Range]] = {number: [] for number in self._unknown}
 
     def run(self, buffer: bytes) -> int:
-        """Apply what follows the CHECKPOINT; returns the offset where the good records end. Raises JournalCorrupt.
+        """Apply the records after the CHECKPOINT; returns the offset where the good ones end. Raises JournalCorrupt.
 
-        The loop over PUTs is written out: it is most of a start's time.
+        The loop over PUTs is written inline, because it takes most of a start's time.
         """
         state, segment, readers = self._state, self._newest.segment, self._readers
         shared_items = shared_bytes = 0
@@ -385,7 +392,7 @@ class _Replay:
                 raise RecordsDisagree(path, 0, words)
 
     def _catch_up(self, next_id: int) -> None:
-        """What was said of PUTs that have followed by now counts."""
+        """Apply the records about PUTs that have followed by now."""
         ahead = self._ahead[:]
         self._ahead.clear()
         for at, record_type, body in ahead:
@@ -419,7 +426,7 @@ class _Replay:
                     self._ended[gone.reader] += gone.ranges
         elif record_type == Type.DUE:
             due = read_due(body)
-            for number in self._due.note(due):  # its reader is not to meet it among what waits
+            for number in self._due.note(due):  # its reader must not meet it among waiting items
                 self._done[number].append((due.item_id, due.item_id))
         elif record_type == Type.ORIGIN:
             self._due.note_origin(read_origin(body))
@@ -438,7 +445,7 @@ class _Replay:
             reader.items += shared_items - items_before
             reader.data_bytes += shared_bytes - bytes_before
             settle(reader, self._done[number])
-            # A torn tail may have had the PUT of an item, and the next one that is put gets its id.
+            # A torn tail may have had an item's PUT: the next item gets its id.
             reader.retries = {one: times for one, times in reader.retries.items() if one < self._state.next_id}
             reader.due = self._due.left(number)
             reader.keys = list(self._due.keys.get(number, {}).values())
@@ -452,24 +459,24 @@ class _Replay:
 
 
 def note_failure(failures: dict[FailedItem, str], body: bytes) -> None:
-    """A FAILURE record comes behind those that are known."""
+    """Add a FAILURE record as the latest."""
     failed, text = read_failure(body)
     failures.pop(failed, None)
     failures[failed] = text
 
 
 def true_failures(failures: Mapping[FailedItem, str], readers: Container[int], next_id: int) -> dict[FailedItem, str]:
-    """Those of readers that are there, and of items that were put: a torn tail may have had the PUT of one."""
+    """Failures of existing readers and of items that were put: a torn tail may have had an item's PUT."""
     return {(number, one): text for (number, one), text in failures.items() if number in readers and one < next_id}
 
 
 def ids_within(ranges: list[Range], first: int, end: int) -> int:
-    """How many ids from `first` to before `end` are in some of the ranges."""
+    """Number of ids from `first` to before `end` that are in any of the ranges."""
     return sum(max(min(last + 1, end) - max(one, first), 0) for one, last in merged(ranges))
 
 
 def _about(record_type: int, body: bytes) -> int:
-    """The id of the item that a DUE, KEY or ORIGIN record is about."""
+    """Id of the item that a DUE, KEY or ORIGIN record is about."""
     read: Callable[[bytes], Due | Key | Origin] = (
         read_due if record_type == Type.DUE else read_key if record_type == Type.KEY else read_origin
     )
@@ -477,9 +484,9 @@ def _about(record_type: int, body: bytes) -> int:
 
 
 def _count_on(buffer: bytes, at: int, puts: int, items: int, data_bytes: int) -> tuple[int, int]:
-    """Items and bytes put for every reader up to `puts` PUTs further on.
+    """Items and bytes put for every reader, counting `puts` PUTs further on.
 
-    A commit writes its READER records first: PUTs of the same commit may follow that the reader was too late for.
+    A commit writes its READER records first: PUTs of the same commit may follow that came before the reader.
     """
     while puts > 0:
         record_type, end = checked_end(buffer, at)
@@ -495,7 +502,7 @@ def _count_on(buffer: bytes, at: int, puts: int, items: int, data_bytes: int) ->
 
 
 def settle(reader: ReaderState, done: list[Range]) -> None:
-    """Advance the head over what is done and keep the ranges ahead of it, merged and in order."""
+    """Advance the head over done ids, and keep the ranges ahead of it, merged and in order."""
     ahead = merged(done)
     while ahead and ahead[0][0] <= reader.head:
         reader.head = max(reader.head, ahead.pop(0)[1] + 1)
@@ -509,7 +516,7 @@ def settle(reader: ReaderState, done: list[Range]) -> None:
 
 
 def must_be_torn(buffer: bytes, at: int, path: str, synced: bool, check: Check = checked_end) -> None:
-    """Raise JournalCorrupt unless what starts at `at` is a torn tail or preallocated zeros."""
+    """Raise JournalCorrupt unless a torn tail or preallocated zeros start at `at`."""
     code = check(buffer, at)[1]
     if code == -3 and not buffer[at:].strip(b"\0"):
         return
@@ -529,9 +536,10 @@ def must_be_torn(buffer: bytes, at: int, path: str, synced: bool, check: Check =
 def cut_tail(
     files: FileLayer, clock: Clock, path: str, buffer: bytes, end: int, check: Check = checked_end
 ) -> tuple[str, bool]:
-    """Keep the torn tail beside the segment and cut it off; what to log, and whether it is off on disk, too.
+    """Keep a torn tail beside the segment and cut it off; returns a log line, and True if the cut is on disk.
 
-    Else a power cut may lose what is put there next and bring back whole records of the tail, with the same ids.
+    If it is not, a power cut may lose what is appended next, and bring back whole records of the tail with the same
+    ids.
     """
     tail = buffer[end:]
     kept = ""
@@ -556,7 +564,7 @@ def _synced(files: FileLayer, fd: int) -> bool:
     try:
         files.sync(fd)
     except OSError:
-        return False  # the journal goes on in a new segment, which says how much of this one counts
+        return False  # a new segment is begun, which says how much of this one counts
     return True
 
 

@@ -1,4 +1,4 @@
-"""One file of a journal: its name, its header and where to start reading in it.
+"""One segment file of a journal: its name, its header, and the offsets from which to read.
 
 <queue>.journal/<segment number, 10 digits>-<first id, 20 digits>.seg
 header = "KESTRELJ" | version u16 | flags u16 | header_bytes u32 | journal_id u64 | segment u32 | first_id u64
@@ -17,7 +17,7 @@ from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import ID_MAX
 
 MAGIC: Final = b"KESTRELJ"
-VERSION: Final = 3  # the newest that is read; 1 is written as long as nothing needs more
+VERSION: Final = 3  # the newest that is read; 1 is written unless more is needed
 SUFFIX: Final = ".seg"
 TORN_MARK: Final = ".torn-"
 UNSYNCED_MARK: Final = ".unsynced"  # beside a segment: a sync of it has failed
@@ -61,7 +61,7 @@ def encode_header(header: Header) -> bytes:
 
 
 def decode_header(buffer: bytes, path: str) -> tuple[Header, int]:
-    """The header at the start of `buffer` and its length. Raises JournalCorrupt when it is not whole and true."""
+    """Header at the start of `buffer`, and its length. Raises JournalCorrupt if it is not whole and correct."""
     if len(buffer) < _FIXED.size:
         raise JournalCorrupt(path, 0, "the segment header is cut short")
     magic, version, _, size, journal_id, segment, first_id, created_at_ms, name_bytes, count = _FIXED.unpack_from(
@@ -87,7 +87,7 @@ def segment_name(number: int, first_id: int) -> str:
 
 
 def parse_segment_name(name: str) -> tuple[int, int] | None:
-    """Segment number and first id, or None when `name` is not a segment's."""
+    """Segment number and first id, or None if `name` is not a segment's."""
     found = _NAME.fullmatch(name)
     if found is None or int(found[1]) >= NUMBER_MAX or int(found[2]) >= ID_MAX:
         return None
@@ -96,10 +96,10 @@ def parse_segment_name(name: str) -> tuple[int, int] | None:
 
 @dataclass(slots=True)
 class Segment:
-    """A segment in use. `used_bytes` is what counts of the file; records start at `records_at`.
+    """A segment in use. `used_bytes` of the file count; records start at `records_at`.
 
-    A `compacted` one stands in for others. `seek_points` are (item id, offset) now and then, so that reading from an
-    id need not start at the beginning; before `mark_at` there is no need of one more.
+    A `compacted` one stands in for others. `seek_points` are (item id, offset) now and then, so that reading from an id
+    need not start at the beginning; no further one is needed before offset `mark_at`.
     """
 
     number: int
@@ -121,11 +121,11 @@ class Segment:
         self.mark_at = last + MARK_EVERY_BYTES
 
     def mark_read(self, put_id: int, offset: int) -> None:
-        """Remember where a PUT was met, if that is behind all that is known: the next search begins there."""
+        """Remember where a PUT was read, if that is after all seek points: the next search begins there."""
         if offset > (self.seek_points[-1][1] if self.seek_points else 0):
             self.mark(put_id, offset)
 
     def offset_before(self, item_id: int) -> int:
-        """A record's offset from which reading meets `item_id` soon."""
+        """Offset of a record from which reading soon meets `item_id`."""
         at = bisect_right(self.seek_points, (item_id, 1 << 63))
         return self.seek_points[at - 1][1] if at else self.records_at

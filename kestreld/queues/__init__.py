@@ -1,1 +1,1 @@
-"""The engine: queues, their readers and the commit at the end of a turn; never waits, never sees a socket."""
+"""The queue engine: queues, their readers, and the commit at the end of a turn; no sockets, no blocking."""

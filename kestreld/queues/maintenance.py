@@ -67,7 +67,8 @@ class Maintenance:
     def begin_segment(self, queue: Queue, journal: Journal) -> None:
         """Begin a new segment, and sync it in the background together with the one before.
 
-        The queue must be idle. Raises JournalFailed or OSError, with nothing changed.
+        The queue must be idle. Raises OSError, or JournalFailed, which sets `journal.failed`; the segments stay as they
+        were.
         """
         filled = journal.borrow() if journal.unsynced else -1
         try:

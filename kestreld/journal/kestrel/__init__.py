@@ -1,1 +1,1 @@
-"""The files of the original Kestrel: read, checked, salvaged, imported and written back."""
+"""Journal files of the original Kestrel: reading, verifying, salvaging, importing and exporting them."""
