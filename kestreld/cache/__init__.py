@@ -1,1 +1,1 @@
-"""A memcached of its own: an LRU dictionary in memory only (docs/cache.md)."""
+"""The cache behind memcached's protocol: an LRU dictionary, in memory only (docs/cache.md)."""

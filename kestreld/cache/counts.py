@@ -1,4 +1,4 @@
-"""What a dictionary counts, by memcached's names for it."""
+"""Counters of a cache, under memcached's names."""
 
 from typing import Final
 
@@ -33,7 +33,7 @@ COUNTS: Final = (
 
 
 class Counts:
-    """Whoever carries out a command counts it here."""
+    """Counters, which the code that executes a command increments."""
 
     __slots__ = (
         "cas_badval",
@@ -66,13 +66,13 @@ class Counts:
         self.reset()
 
     def add(self, hits: int, sets: int) -> None:
-        """So many keys that were got, and items that were set."""
+        """Count keys that were got and items that were set."""
         self.get_hits += hits
         self.cmd_set += sets
         self.total_items += sets
 
     def reset(self) -> None:
-        """Count from zero again."""
+        """Set all counters to zero."""
         self.cas_badval = 0
         self.cas_hits = 0
         self.cas_misses = 0
@@ -107,5 +107,5 @@ class Counts:
         return self.touch_hits + self.touch_misses
 
     def figures(self) -> dict[str, int]:
-        """Each by its name."""
+        """The counters by name."""
         return {name: getattr(self, name) for name in COUNTS}

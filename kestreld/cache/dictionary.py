@@ -1,4 +1,9 @@
-"""The dictionary: entries that leave when their time is over, or when memory is and they were not used for longest."""
+"""The cache's dictionary: entries expire, and the least recently used are evicted when memory is full.
+
+An entry is one bytes object whose order as bytes says whether it can be served: a get compares it with `fresh_after`,
+and looks at its fields only if that fails. Each part's dict is in the order of use, so eviction takes its first
+entries. Parts keep every step short: no dict of millions of entries is ever resized, searched or freed at once.
+"""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -27,26 +32,26 @@ from kestreld.cache.parts import PLACES, SHIFT, SPLIT_MIN, Parts
 from kestreld.cache.prefixes import Prefixes
 from kestreld.clock import Clock
 
-# What an item costs beside the bytes of its name and its entry: both objects' own, and its share of a dict.
+# Memory of an item without its name's and entry's bytes: two object headers, and its share of a dict.
 ITEM_OVERHEAD_BYTES: Final = 2 * 33 + 16 + 96
-MOVE_UP_MS_MAX: Final = 60_000  # an entry that is used is moved up this often, more often where entries leave sooner
+MOVE_UP_MS_MAX: Final = 60_000  # an entry in use is moved up this often, more often if entries are evicted sooner
 ROUNDS_AT_ONCE: Final = 64
 EVICTED_AT_ONCE: Final = 500
-SHARE_EVICTED: Final = 64  # one of so many entries of a part leaves at a time
+SHARE_EVICTED: Final = 64  # one of this many entries of a part is evicted at a time
 FREED_AT_ONCE: Final = 250  # each may be the last in a megabyte of free memory, which goes back to the kernel
 TIDY_PAUSE_MS: Final = 1000
 RELATIVE_S_MAX: Final = 60 * 60 * 24 * 30  # a longer expiry is a time since 1970
 
-CAS_END: Final = b"\xff" * 8  # no cas is as high
+CAS_END: Final = b"\xff" * 8  # above every cas
 
 _join: Final = b"".join
 
 
 class Dictionary:
-    """Entries by name (see `entries`). Names and entries are bytes, made by whoever speaks the protocol.
+    """Entries by name (see `entries`). Names and entries are bytes, made by the protocol's handler.
 
-    Every command calls `read_clock` first. Then `table` and `fresh_after` are all that a usual get needs: an entry
-    that sorts after `fresh_after` is the answer; any other, or none, is for `fetch`.
+    Every command calls `read_clock` first. Then a usual get needs only `table` and `fresh_after`: an entry that sorts
+    after `fresh_after` is the reply; for any other, or none, call `fetch`.
     """
 
     def __init__(self, clock: Clock, memory_bytes: int, item_size_max_bytes: int) -> None:
@@ -62,12 +67,12 @@ class Dictionary:
         self._garbage: list[dict[bytes, bytes]] = []
         self._garbage_bytes = 0
         self._cas = 0
-        self._oldest_used_ms = clock.monotonic_ms  # when what was evicted last had been moved up, or it was empty
+        self._oldest_used_ms = clock.monotonic_ms  # last use of the entry evicted last
         self._flush_at_ms: int | None = None
         self._now_ms = -1
         self._now = b""
         self.fresh_after = b""
-        self._new_lately = b""  # what sorts behind it and before NEW_END: not fetched so far, nor long in its place
+        self._new_lately = b""  # entries between it and NEW_END: not fetched so far, and moved up lately
         self.new_header = b""  # of an entry that never expires,
         self._look_at = b""  # as entries have it that are moved up now
         self._used_lately = b""
@@ -75,12 +80,12 @@ class Dictionary:
         self.read_clock()
 
     def configure(self, memory_bytes: int, item_size_max_bytes: int) -> None:
-        """What it may hold from now on."""
+        """Set the limits of memory and item size."""
         self.memory_bytes = memory_bytes
         self.item_size_max_bytes = item_size_max_bytes
 
     def figures(self) -> dict[str, int]:
-        """memcached's figures of what it holds and has done, by memcached's names."""
+        """memcached's figures of contents and activity, by memcached's names."""
         return {
             **self.counts.figures(),
             "curr_items": self.items,
@@ -91,7 +96,7 @@ class Dictionary:
     # Time
 
     def read_clock(self) -> None:
-        """Take over the time of this turn."""
+        """Take over the time of this turn, and a delayed flush that is due."""
         now_ms = self._clock.monotonic_ms
         if now_ms == self._now_ms:
             return
@@ -109,13 +114,13 @@ class Dictionary:
             self._drop_all()
 
     def _move_up_ms(self) -> int:
-        """How long an entry that is used may stay where it is."""
+        """Time for which an entry in use may keep its place in the order of use."""
         if self.used_bytes < self.memory_bytes - self.memory_bytes // 4:
-            return MOVE_UP_MS_MAX  # nothing has to leave soon
+            return MOVE_UP_MS_MAX  # nothing is evicted soon
         return min(MOVE_UP_MS_MAX, (self._now_ms - self._oldest_used_ms) // 8)
 
     def expiry_ms(self, expiry_s: int) -> int:
-        """When that is which a client says: a number of seconds up to 30 days, or a time since 1970; 0 = NEVER_MS."""
+        """Time of a client's expiry: seconds from now up to 30 days, or a time since 1970; 0 = NEVER_MS."""
         if expiry_s == 0:
             return NEVER_MS
         if expiry_s < 0:
@@ -127,13 +132,13 @@ class Dictionary:
 
     @property
     def now_ms(self) -> int:
-        """The time of this turn, on the clock that entries are on."""
+        """Time of this turn, on the monotonic clock of entries."""
         return self._now_ms
 
     # Entries
 
     def fetch(self, name: bytes) -> bytes | None:
-        """The entry to answer a get with, which counts as a use; None when there is none."""
+        """The entry that answers a get, which counts as a use; None if there is none."""
         part = self.table[hash(name) >> SHIFT]
         entry = part.get(name)
         if entry is None:
@@ -156,7 +161,7 @@ class Dictionary:
         return entry
 
     def move_up(self, name: bytes) -> None:
-        """Make what is there the newest; it does not count as fetched by that."""
+        """Make an entry the most recently used; it does not count as fetched."""
         entry = self.find(name)
         if entry is not None:
             self._moved_up(name, entry)
@@ -172,7 +177,7 @@ class Dictionary:
         return entry
 
     def find(self, name: bytes) -> bytes | None:
-        """The entry, which stays as it is; None when there is none, or it has expired."""
+        """The entry, left as it is; None if there is none, or it has expired."""
         entry = self.table[hash(name) >> SHIFT].get(name)
         if entry is not None and entry[EXPIRES_AT:USED_AT] <= self._now:
             self.counts.get_expired += 1
@@ -187,7 +192,7 @@ class Dictionary:
         self.remove(name)
 
     def rewrite(self, name: bytes, entry: bytes, state: int) -> bytes:
-        """Change the state of an entry, which stays where it is; what it is now."""
+        """Change the state of an entry, which keeps its place; returns the new entry."""
         if state & FETCHED:
             look_at_ms = min(used_at_ms(entry) + MOVE_UP_MS_MAX, expires_at_ms(entry))
             entry = look_at_ms.to_bytes(TIME_BYTES, "big") + state.to_bytes(1, "big") + entry[EXPIRES_AT:]
@@ -197,7 +202,7 @@ class Dictionary:
         return entry
 
     def next_cas(self) -> int:
-        """A cas that nothing has had."""
+        """A cas that was never used."""
         self._cas += 1
         return self._cas
 
@@ -206,18 +211,19 @@ class Dictionary:
         return Item(flags, data, self.expiry_ms(expiry_s), self._now_ms)
 
     def look(self, name: bytes) -> Item | None:
-        """What is there, unpacked; it stays as it is."""
+        """The entry unpacked, left as it is; None if there is none."""
         entry = self.find(name)
         return None if entry is None else unpack(name, entry)
 
     @property
     def last_cas(self) -> int:
-        """The one given last."""
+        """The cas given last."""
         return self._cas
 
     def put_plain(self, key: bytes, flags: bytes, size: bytes, data: bytes, expiry_s: int = 0) -> None:
-        """`put` of what never expires, or at most 30 days from now; `size` is the length of the data as text. Whoever
-        calls it counts it.
+        """`put` of an item that never expires, or within 30 days; the caller counts it.
+
+        `size` is the length of the data as text.
         """
         self._cas += 1
         name, cas, header = b"get " + key, self._cas.to_bytes(8, "big"), self.new_header
@@ -237,7 +243,7 @@ class Dictionary:
             self.make_room()
 
     def put(self, name: bytes, item: Item) -> None:
-        """Store an item as the newest, under a new cas."""
+        """Store an item as the most recently used, with a new cas."""
         item.cas = self.next_cas()
         item.used_at_ms = self._now_ms
         if item.expires_at_ms <= self._now_ms:
@@ -249,7 +255,7 @@ class Dictionary:
             self._parts.note_expiry(hash(name) >> SHIFT, item.expires_at_ms)
 
     def expire_at(self, name: bytes, expires_at_ms: int) -> bool:
-        """Have it expire then, which counts as fetched; whether it is there."""
+        """Change the expiry of an entry, which counts as fetched; False if there is none."""
         item = self.look(name)
         if item is None:
             return False
@@ -259,7 +265,7 @@ class Dictionary:
         return True
 
     def change(self, name: bytes, item: Item) -> None:
-        """Write back what `look` has found or `put` has stored, where it is in the order of use."""
+        """Write back an item from `look` or `put`; it keeps its place in the order of use."""
         expires_at_ms = item.expires_at_ms
         if expires_at_ms <= self._now_ms:
             self.remove(name)
@@ -267,7 +273,7 @@ class Dictionary:
         part = self.table[hash(name) >> SHIFT]
         before = part.get(name)
         entry = part[name] = item.pack(name, item.used_at_ms + MOVE_UP_MS_MAX)
-        if before is None:  # it had expired when it was put
+        if before is None:  # the item had expired when it was put
             self._count_in(name, entry, part)
         else:
             self.used_bytes += len(entry) - len(before)
@@ -275,7 +281,7 @@ class Dictionary:
             self._parts.note_expiry(hash(name) >> SHIFT, expires_at_ms)
 
     def store(self, name: bytes, entry: bytes) -> None:
-        """Put an entry there as the newest, in the place of any other of that name."""
+        """Store an entry as the most recently used, instead of any other of that name."""
         part = self.table[hash(name) >> SHIFT]
         before = part.pop(name, None)
         part[name] = entry
@@ -294,7 +300,7 @@ class Dictionary:
             self._parts.grown(hash(name) >> SHIFT)
 
     def remove(self, name: bytes) -> bool:
-        """Drop an entry; whether there was one."""
+        """Remove an entry; False if there was none."""
         before = self.table[hash(name) >> SHIFT].pop(name, None)
         if before is None:
             return False
@@ -302,7 +308,7 @@ class Dictionary:
         return True
 
     def oldest_s(self) -> int:
-        """How long ago the oldest entry of a part was moved up."""
+        """Seconds since the oldest entry of one part was moved up."""
         first = next(iter(self.table[0].values()), None)
         return 0 if first is None else (self._now_ms - used_at_ms(first)) // 1000
 
@@ -310,7 +316,7 @@ class Dictionary:
 
     @property
     def is_over_limit(self) -> bool:
-        """Whether there is more than may be, and something that can leave."""
+        """True if memory is over its limit and something can be removed."""
         used_bytes = self.used_bytes + self._garbage_bytes
         return used_bytes > self.memory_bytes and (self.items > 1 or bool(self._garbage))
 
@@ -326,8 +332,9 @@ class Dictionary:
                 self._evict_some()
 
     def _evict_some(self) -> None:
-        """Drop those of the next part that were not moved up for longest: of each part the same share, as what comes is
-        spread over all of them.
+        """Evict the least recently used of the next part.
+
+        Each part loses the same share, because new entries are spread over all of them.
         """
         parts = self._parts
         first = parts.next_first()
@@ -347,7 +354,7 @@ class Dictionary:
             parts.shrunk(first, USED_AT, CAS_AT)
 
     def _free_some(self) -> None:
-        """Free some of what was flushed."""
+        """Free some of the flushed entries."""
         part = self._garbage[-1]
         for _ in range(min(FREED_AT_ONCE, len(part))):
             name, entry = part.popitem()
@@ -358,7 +365,7 @@ class Dictionary:
     # Everything at once
 
     def flush(self, delay_s: int) -> None:
-        """Drop everything that is there now, or by then if there is a delay (as an expiry is given)."""
+        """Drop everything that is there now, or when the delay is over (given like an expiry)."""
         self.counts.cmd_flush += 1
         if delay_s <= 0:
             self._flush_at_ms = None
@@ -376,13 +383,13 @@ class Dictionary:
 
     @property
     def tidy_at_ms(self) -> int:
-        """From when on there is something for `tidy` to do, NEVER_MS = nothing."""
+        """Time from which on `tidy` has something to do, NEVER_MS = nothing."""
         if self._garbage or self.is_over_limit:
             return self._now_ms
         return self._parts.tidy_at_ms if self._flush_at_ms is None else min(self._flush_at_ms, self._parts.tidy_at_ms)
 
     def tidy(self) -> Iterator[None]:
-        """Free what has expired or was flushed, and what is beyond the limit, a little at each step."""
+        """Free expired and flushed entries, and those beyond the limit, a little at each step."""
         self.read_clock()
         while self._garbage:
             self._free_some()
@@ -398,7 +405,7 @@ class Dictionary:
         parts.find_due(self._now_ms + max(TIDY_PAUSE_MS, 10 * (self._now_ms - started_ms)))
 
     def _drop_expired(self, first: int) -> Iterator[None]:
-        """Free what has expired of a part. It may be another by the second step."""
+        """Free the expired entries of a part, which may be split or joined between steps."""
         part, now, due = self.table[first], self._now, NEVER
         expired = []
         for name, entry in part.items():
@@ -421,6 +428,6 @@ class Dictionary:
             self._parts.shrunk(first, USED_AT, CAS_AT)
 
     def _discount(self, name: bytes, entry: bytes) -> None:
-        """It is gone."""
+        """Subtract a removed entry from the counts."""
         self.items -= 1
         self.used_bytes -= len(entry) + len(name) + ITEM_OVERHEAD_BYTES

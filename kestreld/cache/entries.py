@@ -1,12 +1,12 @@
-"""What a dictionary keeps for a key: one bytes object, the whole answer to `get` behind a header.
+"""Format of a cache entry: one bytes object, the complete reply to `get` after a header.
 
 One object, because a lookup among a million then touches the memory of the key, the entry and nothing else, and because
 the garbage collector never looks at bytes. The header, all numbers big-endian, times in ms on the monotonic clock:
 
-    0   6   from when on a get has to look closer: the entry may have expired, or has not been moved up for long
+    0   6   time from which a get must check the fields: the entry may have expired, or was not moved up for long
     6   1   state: FETCHED, STALE, TOKEN_SENT, BINARY_KEY
-    7   6   when it expires, NEVER
-    13  6   when it was last moved up
+    7   6   expiry time, NEVER
+    13  6   time at which it was last moved up
     19  8   cas
     27      VALUE <key> <flags> <length> CRLF <data> CRLF END CRLF
 """
@@ -25,11 +25,11 @@ TAIL_BYTES: Final = END_BYTES + 2  # behind the data
 
 NEVER_MS: Final = (1 << 48) - 1
 NEVER: Final = NEVER_MS.to_bytes(TIME_BYTES, "big")
-UNFETCHED: Final = bytes(TIME_BYTES)  # sorts before every time: the first get looks closer
+UNFETCHED: Final = bytes(TIME_BYTES)  # sorts before every time: the first get checks the fields
 
-UNMARKED: Final = UNFETCHED + b"\0"  # how an entry begins that nobody has got or marked,
-NEW_END: Final = UNFETCHED + b"\1"  # what sorts behind every one of those,
-NEW: Final = UNMARKED + NEVER  # and how one begins that never expires
+UNMARKED: Final = UNFETCHED + b"\0"  # beginning of an entry that was neither fetched nor marked,
+NEW_END: Final = UNFETCHED + b"\1"  # sorts after all such entries,
+NEW: Final = UNMARKED + NEVER  # beginning of one that never expires
 
 FETCHED: Final = 1
 STALE: Final = 2
@@ -41,22 +41,22 @@ CAS_MASK: Final = (1 << 64) - 1
 
 
 def name_of(key: bytes) -> bytes:
-    """What an entry is kept under: the line that asks for it, but for its end."""
+    """Name of an entry in the table: the line of its get, without the line's end."""
     return b"get " + key
 
 
 def key_of(name: bytes) -> bytes:
-    """The key that a name stands for."""
+    """The key of a name."""
     return name[4:]
 
 
 def expires_at_ms(entry: bytes) -> int:
-    """When it expires, NEVER_MS if it does not."""
+    """Expiry time, NEVER_MS if it never expires."""
     return int.from_bytes(entry[EXPIRES_AT:USED_AT], "big")
 
 
 def used_at_ms(entry: bytes) -> int:
-    """When it was last moved up."""
+    """Time at which the entry was last moved up."""
     return int.from_bytes(entry[USED_AT:CAS_AT], "big")
 
 
@@ -74,7 +74,7 @@ class Item:
         self.cas = 0
 
     def pack(self, name: bytes, look_at_ms: int) -> bytes:
-        """The entry, to be looked at closer from `look_at_ms` on."""
+        """The entry; from `look_at_ms` on a get must check its fields."""
         data = self.data
         return b"".join(
             (
@@ -91,7 +91,7 @@ class Item:
 
 
 def unpack(name: bytes, entry: bytes) -> Item:
-    """What an entry says."""
+    """The item of an entry."""
     flags_at = KEY_AT + len(name) - 3  # the name is the key and four bytes, and a blank follows
     line_end = entry.index(b"\r\n", flags_at)
     flags = entry[flags_at:line_end].partition(b" ")[0]

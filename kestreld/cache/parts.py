@@ -1,4 +1,4 @@
-"""Very many entries in small dicts: none ever takes long to grow, to look through or to free.
+"""A table of many small dicts for millions of entries: none takes long to grow, to search or to free.
 
 One dict at first, split in two by the next bit of the hash whenever it has become large. A dict keeps the order in
 which entries were put there: the first is the one not moved up for longest. So up to the first split that order is
@@ -19,7 +19,7 @@ MERGE_MAX: Final = 256
 
 
 class Parts:
-    """The dicts. `table` has a dict in as many places as it has hashes: `table[hash(name) >> SHIFT]` is the name's."""
+    """The dicts. `table[hash(name) >> SHIFT]` is the dict of a name; a large part has several places in the table."""
 
     __slots__ = ("_cursor", "_depths", "_due_ms", "_not_before_ms", "_spare", "_split_above", "table", "tidy_at_ms")
 
@@ -29,15 +29,15 @@ class Parts:
         self._spare: list[dict[bytes, bytes]] = [{} for _ in range(PLACES + 1)]
         self.table = [self._spare.pop()] * PLACES
         self._depths = [0] * PLACES
-        self._due_ms: list[int] = [NEVER_MS] * PLACES  # at a part's first place: nothing in it expires before
-        # Not all the same, that they do not all split at once.
+        self._due_ms: list[int] = [NEVER_MS] * PLACES  # by first place: nothing in the part expires before
+        # Different limits, so that parts do not all split at once.
         self._split_above = [SPLIT_MIN + (place * 677) % SPLIT_MIN for place in range(PLACES)]
         self._cursor = 0
         self.tidy_at_ms = NEVER_MS  # when something may have expired
         self._not_before_ms = 0
 
     def replace_all(self) -> list[dict[bytes, bytes]]:
-        """Be empty; what was there before, to be freed in small steps."""
+        """Make all parts empty; returns the old dicts, to be freed in small steps."""
         parts, place = [], 0
         while place < PLACES:
             if self.table[place]:
@@ -51,22 +51,22 @@ class Parts:
         return parts
 
     def first_of(self, place: int) -> int:
-        """The first place of the part that is at this one."""
+        """First place of the part that has this place."""
         return (place & (PLACES - 1)) & -(PLACES >> self._depths[place])
 
     def after(self, first: int) -> int:
-        """The first place of the next part, PLACES behind the last."""
+        """First place of the next part; PLACES after the last."""
         return first + (PLACES >> self._depths[first])
 
     def next_first(self) -> int:
-        """The first place of a part, of all in turns."""
+        """First place of the next part in a rotation over all."""
         first = self._cursor
         after = self.after(first)
         self._cursor = 0 if after >= PLACES else after
         return first
 
     def note_expiry(self, place: int, expires_at_ms: int) -> None:
-        """Something in the part there expires then."""
+        """Note that an entry in the part at `place` expires at that time."""
         first = self.first_of(place)
         if expires_at_ms < self._due_ms[first]:
             self._due_ms[first] = expires_at_ms
@@ -74,20 +74,20 @@ class Parts:
                 self.tidy_at_ms = max(expires_at_ms, self._not_before_ms)
 
     def due_ms(self, first: int) -> int:
-        """Nothing in that part expires before."""
+        """Time before which nothing in that part expires."""
         return self._due_ms[first]
 
     def set_due(self, first: int, due_ms: int) -> None:
-        """Nothing in that part expires before."""
+        """Set the time before which nothing in that part expires."""
         self._due_ms[first] = due_ms
 
     def find_due(self, not_before_ms: int) -> None:
-        """Set `tidy_at_ms` to when something may have expired, but not before that."""
+        """Set `tidy_at_ms` to the next time at which an entry may expire, or to `not_before_ms` if that is later."""
         self._not_before_ms = not_before_ms
         self.tidy_at_ms = max(min(self._due_ms), not_before_ms)
 
     def grown(self, place: int) -> None:
-        """The part there has more than SPLIT_MIN entries: split it if it has too many."""
+        """Split a part of more than SPLIT_MIN entries if it has too many."""
         first = self.first_of(place)
         part, depth = self.table[first], self._depths[first]
         if depth == DEPTH_MAX or len(part) <= self._split_above[first]:
@@ -105,8 +105,9 @@ class Parts:
         self.take_back(part)
 
     def shrunk(self, first: int, order_at: int, order_end: int) -> None:
-        """The part there has become small: join it with its neighbour if both are. The bytes of each entry from
-        `order_at` to `order_end` say in which order they are.
+        """Join a part that has become small with its neighbour if both are small.
+
+        The bytes of each entry from `order_at` to `order_end` give the order of the joined entries.
         """
         depth = self._depths[first]
         if depth == 0:
@@ -130,14 +131,14 @@ class Parts:
             self._cursor = low
 
     def rebuild(self, first: int) -> None:
-        """Give back what the dict there has room for beyond what is in it."""
+        """Copy a part to a smaller dict, to free the space that it no longer needs."""
         part, rebuilt = self.table[first], self._empty()
         rebuilt.update(part.items())
         self._put(first, PLACES >> self._depths[first], self._depths[first], rebuilt)
         self.take_back(part)
 
     def take_back(self, part: dict[bytes, bytes]) -> None:
-        """Nobody needs that any more. What is still in it is elsewhere, or not much."""
+        """Clear and keep a dict that is no longer used. It must be nearly empty, or its entries be elsewhere."""
         part.clear()
         self._spare.append(part)
 

@@ -1,4 +1,4 @@
-"""Commands by the prefix of their keys, for `stats detail`: what is before the first colon."""
+"""Counts of commands by key prefix (before the first colon), for `stats detail`."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ DELIMITER: Final = b":"
 
 
 class Prefixes:
-    """Counts of the first PREFIXES_MAX prefixes, as long as it is on. Keys without a colon are not counted."""
+    """Counts of the first PREFIXES_MAX prefixes while `is_on`. Keys without a colon are not counted."""
 
     __slots__ = ("_counts", "is_on")
 
@@ -16,21 +16,21 @@ class Prefixes:
         self._counts: dict[bytes, list[int]] = {}  # gets, hits, sets, deletes
 
     def reset(self) -> None:
-        """Forget them all."""
+        """Remove all counts."""
         self._counts.clear()
 
     def count_get(self, key: bytes, *, is_hit: bool) -> None:
-        """A key that was asked for."""
+        """Count a get of a key."""
         counts = self._of(key)
         counts[0] += 1
         counts[1] += is_hit
 
     def count_set(self, key: bytes) -> None:
-        """Data that came for a key."""
+        """Count data stored for a key."""
         self._of(key)[2] += 1
 
     def count_delete(self, key: bytes) -> None:
-        """A key that was deleted, whether it was there or not."""
+        """Count a delete of a key, found or not."""
         self._of(key)[3] += 1
 
     def _of(self, key: bytes) -> list[int]:
@@ -43,7 +43,7 @@ class Prefixes:
         return counts
 
     def lines(self) -> bytes:
-        """One for each prefix, as memcached writes it."""
+        """A line for each prefix, in memcached's form."""
         lines = []
         for prefix, (gets, hits, sets, deletes) in self._counts.items():
             lines.append(b"PREFIX %b get %d hit %d set %d del %d\r\n" % (prefix, gets, hits, sets, deletes))
