@@ -1,4 +1,4 @@
-"""Find the journal files under paths, in spools, archives and folders of them, and which bytes of each count."""
+"""Discovery of journal files in spools, archives and folders of them, and of the bytes of each that count."""
 
 import fnmatch
 import re
@@ -23,7 +23,7 @@ from kestreld.journal.segment import MAGIC, Header, parse_segment_name
 from kestreld.journal.verify import FOLDER_SUFFIX, missing_at_a_start
 
 SLACK_MS: Final = 3_600_000  # clocks are set back now and then
-LOOKS: Final = 5  # at folders between which a running server moves segments
+LOOKS: Final = 5  # reads of folders between which a running server moves segments
 _SERVER: Final = re.compile(r"server=([^/]+)")
 
 
@@ -38,15 +38,15 @@ class Original:
 
 @dataclass(slots=True, frozen=True)
 class JournalFile:
-    """A file to read. Of a segment `end` is how many of its bytes count, None = all. `is_newest`: no later one was
-    found; `is_live`: its server writes to it, or did when it died, so that its tail may be torn.
+    """A file to read.
 
-    `end_id` follows its last item's id, None = not known. `originals` are segments that may hold some of a compacted
-    one's items already. What an earlier run has read does not count: the bytes before `start`, and of a compacted one
-    the items before `from_id`.
+    Of a segment `end` is how many of its bytes count, None = all. `is_newest`: no later one was found; `is_live`: its
+    server writes to it, or did when it died, so that its tail may be torn. `end_id` follows its last item's id, None =
+    not known. `originals` are segments that may hold some of a compacted one's items already. What an earlier run has
+    read does not count: the bytes before `start`, and of a compacted one the items before `from_id`.
 
-    `gap` follows it. `missing` is what should be in the folder `path` and is not: then there is nothing to read.
-    `roots` are the paths that were searched, where it may be found again when it was archived.
+    `gap` follows the file. `missing` is an error message for what is missing in the folder `path`: then there is
+    nothing to read. `roots` are the paths that were searched, under which an archived file may be found again.
     """
 
     path: str
@@ -78,7 +78,7 @@ class _Segment:
     first_id: int
     size_bytes: int
     beginning: Beginning
-    is_named: bool = False  # itself, so that nothing is known of what is beside it
+    is_named: bool = False  # the path was named, so that nothing is known of its neighbours
 
     @property
     def folder(self) -> str:
@@ -99,10 +99,10 @@ class _Segment:
 
 @dataclass(slots=True, frozen=True)
 class KnownReader:
-    """A reader that a journal's CHECKPOINTs name. Items with ids from `from_id` to before `until_id` are its own.
+    """A reader that a journal's CHECKPOINTs name. Its items have ids from `from_id` to before `until_id`.
 
-    `backlog_items` were not done when the first segment there is began; `until_id` None = it is still there. Others of
-    its name may have been before and after it: `number` tells them apart, 0 = not known.
+    `backlog_items` were not done when the first segment there is began; `until_id` None = the reader still exists.
+    Earlier or later readers may have the same name: `number` tells them apart, 0 = not known.
     """
 
     server: str
@@ -119,7 +119,7 @@ class KnownReader:
 
 @dataclass(slots=True)
 class Discovery:
-    """`missing` is what the markers in spools say that should be there, beside what the `gap` of a file may be."""
+    """Files and readers that were found. `missing` is what spools lack by their markers, besides gaps of files."""
 
     files: list[JournalFile] = field(default_factory=list)
     readers: list[KnownReader] = field(default_factory=list)
@@ -129,7 +129,7 @@ class Discovery:
 def discover(
     paths: Sequence[str], queues: Sequence[str] = (), since_ms: int | None = None, files: FileLayer | None = None
 ) -> Discovery:
-    """The journal files under paths, which may be globs: spools, archives, folders of them, or single files.
+    """Find the journal files under paths, which may be globs: spools, archives, folders of them, or single files.
 
     `queues` are names or patterns of queues as text, none = all. Segments that ended before `since_ms` are left out.
     `files` are those of this machine by default. Raises FileNotFoundError for a path where there is nothing, OSError.
@@ -164,7 +164,7 @@ def discover(
 
 
 def find_moved(files: FileLayer, file: JournalFile) -> str | None:
-    """Where a segment is that was archived since it was found; None = it was deleted. Raises OSError."""
+    """Path of a segment that was archived since it was found; None = it was deleted. Raises OSError."""
     name = file.path.rpartition("/")[2]
     with suppress(FileNotFoundError):  # of what was searched
         for path, _ in _walk(files, file.roots):
@@ -179,7 +179,7 @@ def find_moved(files: FileLayer, file: JournalFile) -> str | None:
 
 
 def _walk(files: FileLayer, paths: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """Every file under the paths once, and whether it was named itself. Hidden files are skipped."""
+    """Every file under the paths once, and True if it was named itself. Hidden files are skipped."""
     seen: set[str] = set()
     for pattern in paths:
         matches = files.matching(pattern.removeprefix("file:"))
@@ -193,7 +193,7 @@ def _walk(files: FileLayer, paths: Iterable[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _is_wanted(family: str, reader: str, queues: Sequence[str]) -> bool:
-    """A child's name asks for its family: that is where its items are."""
+    """True if the queue matches; a child's name also matches its family, which has its items."""
     name = f"{family}+{reader}" if reader else family
     return not queues or any(
         fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(family, pattern.partition("+")[0])
@@ -212,7 +212,7 @@ def text_of(name: str) -> str:
 
 
 def server_of(path: str) -> str:
-    """What the last server=NAME folder of a path says, "" where none does."""
+    """Value of the last server=NAME folder in a path; "" = there is none."""
     named = _SERVER.findall(path)
     return unquote(named[-1]) if named else ""
 
@@ -227,10 +227,10 @@ class _Seen:
 
 
 def _look_at_all(files: FileLayer, paths: Sequence[str]) -> tuple[_Seen, bool]:
-    """The segments that are there, the other files, and whether nothing has moved at last.
+    """Segments and other files under the paths, and True if nothing had moved at the last look.
 
-    A running server archives segments meanwhile: what has gone from one folder may be in another that was listed
-    before. So spools are looked at until there is nothing new.
+    A running server archives segments meanwhile: one that left a folder may be in another that was listed before. So
+    spools are read again until there is nothing new.
     """
     looked: dict[str, _Segment | None] = {}
     for _ in range(LOOKS):
@@ -256,7 +256,7 @@ def _look_at_all(files: FileLayer, paths: Sequence[str]) -> tuple[_Seen, bool]:
 
 
 def _look_at(files: FileLayer, path: str) -> _Segment | None:
-    """None: it was removed meanwhile."""
+    """Beginning of the segment at `path`; None if it was removed meanwhile."""
     try:
         size_bytes = files.size_bytes(path)
         beginning = read_beginning(path, size_bytes, lambda most: files.read_start(path, most))
@@ -267,12 +267,12 @@ def _look_at(files: FileLayer, path: str) -> _Segment | None:
 
 
 def _queue_of(segment: _Segment) -> str:
-    """The header's queue, or the folder's."""
+    """The queue in the header, or else in the folder's name."""
     return segment.header.queue if segment.header is not None else _queue_of_folder(segment.folder)
 
 
 def _journal_id(segment: _Segment) -> int | None:
-    """The header's, or the folder's in an archive."""
+    """The journal id in the header, or else in the name of an archive's folder."""
     if segment.header is not None:
         return segment.header.journal_id
     name = segment.folder.rpartition("/")[2]
@@ -280,7 +280,7 @@ def _journal_id(segment: _Segment) -> int | None:
 
 
 def _queue_of_folder(path: str) -> str:
-    """<queue>.journal in a spool, <queue>/<journal_id> in an archive."""
+    """Queue by the folder's name: <queue>.journal in a spool, <queue>/<journal_id> in an archive."""
     *_, folder, name = ("", *path.split("/"))
     if name.isdecimal():
         name = folder
@@ -288,7 +288,7 @@ def _queue_of_folder(path: str) -> str:
 
 
 def _journal_of(files: FileLayer, segment: _Segment) -> str:
-    """Equal for the segments of one journal, whether live or archived. Of one without a header its folder decides."""
+    """Key of a segment's journal, live or archived. For a segment without a header its folder decides."""
     if segment.header is None:
         journal_id = segment.path.split("/")[-2]
         if not journal_id.isdecimal():
@@ -299,7 +299,7 @@ def _journal_of(files: FileLayer, segment: _Segment) -> str:
 
 
 def _sibling_journal_id(files: FileLayer, path: str) -> str:
-    """The journal that other segments in the folder say they are of."""
+    """Journal id in the headers of other segments in the folder."""
     folder = path.rpartition("/")[0]
     for name in files.list_dir(folder):
         if parse_segment_name(name) is not None:
@@ -310,7 +310,7 @@ def _sibling_journal_id(files: FileLayer, path: str) -> str:
 
 
 class _FoundJournal:
-    """The segments of a journal in order, wherever they are, each number once."""
+    """Segments of a journal in order, from any folder, each number once."""
 
     def __init__(
         self,
@@ -322,7 +322,7 @@ class _FoundJournal:
         is_settled: bool,
     ) -> None:
         by_number: dict[int, _Segment] = {}
-        for segment in segments:  # one that is being archived may be in both places
+        for segment in segments:  # a segment that is being archived may be in both places
             other = by_number.get(segment.number)
             if other is None or segment.size_bytes > other.size_bytes:
                 by_number[segment.number] = segment
@@ -349,7 +349,7 @@ class _FoundJournal:
             if is_compacted:
                 assert segment.header is not None
                 if number in self._replaced or all(one in self._plain for one in segment.header.replaced):
-                    continue  # all that it holds is elsewhere
+                    continue  # all its items are elsewhere
                 originals = _originals(self._plain, segment)
             # One number may be left free for a compacted segment.
             follower = self._plain.get(number + 1) or self._plain.get(number + 2)
@@ -387,14 +387,14 @@ class _FoundJournal:
             found.readers += _readers(self._by_number, self._journal_id)
 
     def _names_in_spool(self) -> list[str]:
-        """All names beside the newest segment, where that is in a spool."""
+        """All names in the newest segment's folder, if that is in a spool."""
         if self._newest.is_in_spool:
             with suppress(FileNotFoundError):  # the queue was deleted meanwhile
                 return self._files.list_dir(self._newest.folder)
         return []
 
     def _end_ids(self) -> dict[int, int | None]:
-        """By number the id that no item of a segment has: the first one of those behind it."""
+        """By number, an id above all of a segment's items: the first one of the segments behind it."""
         end_ids: dict[int, int | None] = {}
         end_id: int | None = None
         for number in sorted(self._by_number, reverse=True):
@@ -405,15 +405,15 @@ class _FoundJournal:
         return end_ids
 
     def _gaps(self) -> dict[int, Gap]:
-        """By the number of the segment before it."""
+        """Gaps by the number of the segment before each."""
         gaps = {}
         for (number, earlier), (following, later) in pairwise(self._plain.items()):
             if following == number + 1 or later.checkpoint is None or earlier.is_named or later.is_named:
                 continue
             marker = self._markers.get(later.folder)
             if earlier.folder == later.folder and marker is not None and later.first_id <= marker.floor:
-                continue  # what nobody needs may be back after a power cut, and not all of it
-            # What stands in for others says all that is alive; the dead ones are in the archive, if there is one.
+                continue  # a power cut may bring back some of the segments that nobody needs
+            # Compacted segments have all live items; replaced ones are in the archive, if there is one.
             known = self._replaced | self._by_number.keys() if earlier.is_in_spool else self._by_number.keys()
             free = [one for one in range(number + 1, following) if one not in known]
             if free:
@@ -421,9 +421,10 @@ class _FoundJournal:
         return gaps
 
     def _missing(self, in_folder: list[str], gaps: Iterable[Gap]) -> str:
-        """What the newest segment and the marker of its folder say that is not there, but for the gaps; "" = nothing.
+        """Error message for what is missing by the newest segment and its folder's marker, without gaps; "" = nothing.
 
-        As `journal-verify` says it. Only a start's own reading tells; it costs as much, so it is for what looks odd.
+        It is that of `journal-verify`. Only reading as a start does can tell, so that is done only if something looks
+        odd.
         """
         marker = self._markers.get(self._newest.folder)
         if marker is None or self._newest.is_named:
@@ -440,7 +441,7 @@ class _FoundJournal:
         return "" if words in [gap.problem(-1) for gap in gaps] else words
 
     def _may_miss_what_is_held_back(self) -> bool:
-        """Whether there is a gap between segments, and not only a number left free, while items are held back."""
+        """True if items are held and there is a gap between segments that is not merely a free number."""
         if self._newest.checkpoint is None or not self._newest.checkpoint.held_from:
             return False
         return any(
@@ -457,9 +458,9 @@ def _missing(words: str, folder: str, server: str, queue: str, journal_id: int |
 
 
 def _live_numbers(files: FileLayer, newest: _Segment, in_folder: list[str]) -> set[int]:
-    """Of the segment that its server goes on in, and of newer ones that were being made, which a start sets aside.
+    """Numbers of the segment that its server goes on in, and of newer unfinished ones, which a start sets aside.
 
-    Only these may end in a torn tail. A closed one was whole when the next was begun. None are live in an archive.
+    Only these may end in a torn tail: a closed one was whole when the next was begun. In an archive none are live.
     """
     folder, _, name = newest.path.rpartition("/")
     names = list(filter(parse_segment_name, in_folder))
@@ -479,7 +480,7 @@ def _live_numbers(files: FileLayer, newest: _Segment, in_folder: list[str]) -> s
 
 
 def _counted_bytes(files: FileLayer, segment: _Segment, follower: _Segment) -> int | None:
-    """How much of a segment counts, None = all."""
+    """Bytes of a segment that count, None = all."""
     try:
         return counted_bytes(segment.beginning, follower.beginning, files.read_operators_file)
     except FileNotFoundError:
@@ -487,7 +488,7 @@ def _counted_bytes(files: FileLayer, segment: _Segment, follower: _Segment) -> i
 
 
 def _originals(plain: Mapping[int, _Segment], compacted: _Segment) -> tuple[Original, ...]:
-    """By ids: it may stand for another compacted one, which has gone and does not say any more what it stood for."""
+    """Originals by ids: it may replace another compacted segment, which is gone and no longer says what it replaced."""
     before = [segment for number, segment in plain.items() if number < compacted.number]
     first_ids = [*(segment.first_id for segment in before), ID_MAX]
     return tuple(
@@ -506,7 +507,7 @@ def _ended_before(follower: _Segment | None, at_ms: int) -> bool:
 
 
 def _readers(by_number: Mapping[int, _Segment], journal_id: int) -> Iterator[KnownReader]:
-    """What the CHECKPOINTs in order say of readers that come and go."""
+    """Readers that come and go, according to the CHECKPOINTs in order."""
     known: dict[int, KnownReader] = {}
     gone: list[KnownReader] = []
     is_first = True
@@ -546,7 +547,7 @@ def _readers(by_number: Mapping[int, _Segment], journal_id: int) -> Iterator[Kno
 
 
 def _kestrel_files(files: FileLayer, folder: str, queue: str, names: list[tuple[str, bool]]) -> Iterator[JournalFile]:
-    """A Kestrel queue's files in order; nothing where they do not read as Kestrel's and were not named."""
+    """A Kestrel queue's files in order; none if they were not named and do not read as Kestrel's."""
     here = {name for name, _ in names}
     family, child = _family(queue)
     found = []
@@ -562,7 +563,7 @@ def _kestrel_files(files: FileLayer, folder: str, queue: str, names: list[tuple[
 
 
 def _begins_with_op(files: FileLayer, path: str) -> bool:
-    """Whether a file's first bytes may be Kestrel's, as far as one can tell."""
+    """True if a file's first bytes may be Kestrel's, as far as one can tell."""
     start = files.read_start(path, 1 << 20)
     if not start or start.startswith(MAGIC):
         return False

@@ -33,7 +33,7 @@ _CUT_LINE: Final = re.compile(rb"([*$](\d{1,10}\r?)?)?")
 class SavedJob:
     """A job as LOADJOB has it. `ctime` is in units of 10^-6 ms since 1970, `expires_at_s` in seconds since then.
 
-    `nodes` are the ids of those that may hold a copy.
+    `nodes` are the ids of the nodes that may hold a copy.
     """
 
     job_id: bytes
@@ -51,7 +51,7 @@ class SavedJob:
 
 
 def read_saved_job(blob: bytes) -> SavedJob:
-    """The job that LOADJOB has. Raises ValueError with the reason where it is none."""
+    """Read the job of a LOADJOB. Raises ValueError with the reason if it is not a job."""
     try:
         (length,) = _LENGTH.unpack_from(blob)
         job_id, state, _, replicas, expires_at_s, ctime, delay_s, retry_s, nacks, deliveries = _FIELDS.unpack_from(
@@ -76,7 +76,7 @@ def read_saved_job(blob: bytes) -> SavedJob:
 
 
 def packed_saved_job(job: SavedJob) -> bytes:
-    """As `read_saved_job` reads it. Which nodes have a copy is not said."""
+    """Pack a job as `read_saved_job` reads it, without the nodes that have a copy."""
     content = b"".join(
         [
             _FIELDS.pack(
@@ -90,25 +90,25 @@ def packed_saved_job(job: SavedJob) -> bytes:
 
 
 def _text(blob: bytes, at: int) -> tuple[bytes, int]:
-    """A text behind its length, and where it ends: behind the blob where it is cut short."""
+    """A text after its length, and its end, which is behind the blob if the text is cut short."""
     (length,) = _LENGTH.unpack_from(blob, at)
     at += _LENGTH.size
     return blob[at : at + length], at + length
 
 
 class _CutShort(Exception):
-    """There is not as much of a command as it takes."""
+    """A command is not complete."""
 
     def __init__(self, wanted_bytes: int) -> None:
-        """`wanted_bytes` from where the command begins."""
+        """`wanted_bytes` are needed from the beginning of the command."""
         super().__init__()
         self.wanted_bytes = wanted_bytes
 
 
 class AofReader:
-    """Goes through a file once: each job that was added, and the id of each that has gone.
+    """Reads a file once: each job that was added, and the id of each that was deleted.
 
-    `torn_at` is where the last command begins if it is cut short, as after a crash.
+    `torn_at` is the offset of the last command if it is cut short, as after a crash.
     """
 
     def __init__(self, files: FileLayer, path: str) -> None:
@@ -119,7 +119,7 @@ class AofReader:
         self.torn_at: int | None = None
 
     def __iter__(self) -> Iterator[SavedJob | bytes]:
-        """Raises JournalCorrupt and OSError."""
+        """Yield jobs and ids. Raises JournalCorrupt and OSError."""
         fd = self._files.open_operators_file(self.path)
         try:
             self.bytes_total = self._files.size_bytes(self.path)
@@ -150,7 +150,7 @@ class AofReader:
 
 
 def _command(buffer: bytes, at: int) -> tuple[list[bytes], int]:
-    """A command's words, and where it ends. Raises _CutShort, or ValueError where there is none."""
+    """A command's words, and its end. Raises _CutShort, or ValueError if there is no command."""
     begin = at
     count, at = _number(buffer, at, b"*", begin)
     if count != 2:

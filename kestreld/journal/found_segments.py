@@ -1,4 +1,4 @@
-"""The segment files of a damaged journal: what their headers and names say, and what of them can still be read."""
+"""Segment files of a damaged journal: headers, names, and readable bytes."""
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
@@ -29,11 +29,11 @@ UNREAD: Final = "the disk cannot read all of it"
 
 @dataclass(slots=True)
 class FoundSegment:
-    """A segment as it is found. `end` is what counts of the file, `missing_bytes` what it is too short by; neither is
-    more than a guess unless `is_end_said`.
+    """A segment file. `end` is how many bytes count, `missing_bytes` how many are missing; guesses unless
+    `is_end_said`.
 
-    `header` and `checkpoint` are None where they are not whole; `problem` is what is wrong with the header, or "".
-    `unread` is what the disk could not read of it the last time, as offsets from and to before.
+    `header` and `checkpoint` are None if they are not whole; `problem` says what is wrong with the header, or is "".
+    `unread` are the ranges that the disk could not read the last time, as offsets from and to before.
     """
 
     path: str
@@ -53,14 +53,14 @@ class FoundSegment:
         return self.header is not None and bool(self.header.replaced)
 
     def count_only(self, used_bytes: int) -> None:
-        """So much was written to it: what lies behind is not part of it, and what it is short of is missing."""
+        """Set how much was written: further bytes are not part of the segment, and bytes that it lacks are missing."""
         self.missing_bytes = max(used_bytes - self.end, 0)
         self.end = min(self.end, used_bytes)
         self.is_end_said = True
 
 
 def find_segments(files: FileLayer, folder: str, queue: str) -> Iterator[FoundSegment]:
-    """All of a folder, by name. Raises JournalCorrupt where a newer kestreld wrote one; OSError."""
+    """All segments in a folder, by name. Raises JournalCorrupt if a newer kestreld wrote one; OSError."""
     for name in files.list_dir(folder):
         if (parsed := parse_segment_name(name)) is not None:
             segment = FoundSegment(f"{folder}/{name}", *parsed, files.size_bytes(f"{folder}/{name}"))
@@ -69,8 +69,9 @@ def find_segments(files: FileLayer, folder: str, queue: str) -> Iterator[FoundSe
 
 
 def records_in(path: str, content: bytes, queue: str) -> int:
-    """Where the records of a segment begin whose header is not whole. Raises JournalCorrupt where it is of a newer
-    kestreld.
+    """Offset of the first record of a segment whose header is not whole.
+
+    Raises JournalCorrupt if a newer kestreld wrote it.
     """
     segment = FoundSegment(path, *(parse_segment_name(path.rpartition("/")[2]) or (0, 0)), len(content))
     _read_header(segment, content, queue)
@@ -78,14 +79,15 @@ def records_in(path: str, content: bytes, queue: str) -> int:
 
 
 def read_segment(files: FileLayer, segment: FoundSegment) -> Generator[None, None, bytes]:
-    """What counts of a segment, read in steps. Raises OSError."""
+    """Read the bytes of a segment that count, in steps. Raises OSError."""
     segment.unread.clear()
     return (yield from read_readable(files, segment.path, segment.end, segment.unread))
 
 
 def read_readable(files: FileLayer, path: str, end: int, unread: list[Range]) -> Generator[None, None, bytes]:
-    """A file up to `end`, read in steps. Pages that the disk cannot read any more are zeros; where they are is added to
-    `unread`. Raises OSError.
+    """Read a file up to `end`, in steps. Raises OSError.
+
+    Pages that the disk can no longer read are zeros; their ranges are added to `unread`.
     """
     fd = files.open_read(path)
     try:
@@ -100,12 +102,12 @@ def read_readable(files: FileLayer, path: str, end: int, unread: list[Range]) ->
 
 
 def is_unread(unread: list[Range], start: int, end: int) -> bool:
-    """Whether the disk could not read some of what lies from `start` to before `end`."""
+    """True if the disk could not read some of the bytes from `start` to before `end`."""
     return any(first < end and start < behind for first, behind in unread)
 
 
 def _read_at(files: FileLayer, fd: int, size_bytes: int, offset: int, unread: list[Range]) -> bytes:
-    """As the disk gives it; pages that it cannot read any more are zeros."""
+    """Read bytes; pages that the disk can no longer read are zeros."""
     try:
         return files.read_at(fd, size_bytes, offset)
     except OSError as error:
@@ -141,7 +143,7 @@ def _look_at(files: FileLayer, segment: FoundSegment, queue: str) -> None:
 
 
 def _corrected_checkpoint(start: bytes, at: int) -> Checkpoint | None:
-    """The CHECKPOINT at `at` if all that is wrong with it is one bit: it alone may say what a reader is called."""
+    """The CHECKPOINT at `at` if only one bit of it is wrong: it may be the only record of a reader's name."""
     look = start[at : at + CHECKPOINT_LOOK_BYTES]
     if len(look) < FRAME_BYTES or (look[TYPE_OFFSET] ^ Type.CHECKPOINT).bit_count() > 1:
         return None
@@ -172,7 +174,7 @@ def _read_header(segment: FoundSegment, start: bytes, queue: str) -> None:
 
 
 def _corrected_header(start: bytes, path: str) -> tuple[Header | None, int]:
-    """The header if all that is wrong with it is one bit."""
+    """The header if only one bit of it is wrong."""
     look = start[:HEADER_LOOK_BYTES]
     for corrected in one_bit_off(look, range(len(look) * 8)):
         try:
@@ -183,7 +185,7 @@ def _corrected_header(start: bytes, path: str) -> tuple[Header | None, int]:
 
 
 def _first_record(start: bytes, guess: int, number: int) -> int:
-    """Where the records of a segment begin whose header is gone."""
+    """Offset of the first record of a segment whose header is gone."""
     if checked_end(start, guess)[0]:
         return guess
     for record_type, at, end in find_whole_records(start, 0):

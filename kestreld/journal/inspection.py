@@ -1,6 +1,6 @@
-"""Looking through a damaged journal: what is bad, which items are gone with it, and who still needs what.
+"""Inspection of a damaged journal: what is bad, which items were lost with it, and who still needs what.
 
-Nothing is changed. The work is done in steps, so that a running server can give way between them.
+Nothing is changed. The work is done in steps, so that a running server can do other work between them.
 """
 
 from collections import Counter
@@ -23,23 +23,23 @@ from kestreld.journal.verify import common
 
 PAUSE_RECORDS: Final = 256
 MAY_BE_LOST: Final = "may be lost"
-# More ids than segments that were not on disk for sure can have held: they go on so far behind what is known.
+# More ids than segments that may not have been on disk can have held: new ids begin so far behind the known ones.
 IDS_AT_MOST: Final = 1 << 32
 
 
 @dataclass(slots=True)
 class Damage:
-    """A stretch that holds no whole record, and the ids of the items that were lost with it.
+    """A stretch that holds no whole record, and the ids of the items lost with it.
 
-    `may_hide`: it may have held any number of items. `lost_from` is not 0 where nobody can tell how many there were
-    from that id on.
+    `may_hide`: it may have held any number of items. `lost_from` is the id from which on it is not known how many items
+    were lost; 0 = that is known.
     """
 
     path: str
     offset: int
     size_bytes: int
     reason: str
-    is_item: bool = False  # it has the looks of one
+    is_item: bool = False  # it looks like an item
     may_hide: bool = False
     lost: list[records.Range] = field(default_factory=list)
     lost_from: int = 0
@@ -59,9 +59,9 @@ class Damage:
 
 @dataclass(slots=True)
 class Known:
-    """What a running server knows of its journal, whatever has become of the files.
+    """State that a running server knows of its journal, even if the files are damaged.
 
-    Of the readers number, kind, name and `at_id`, and how far streams have come; `used_bytes` by segment number.
+    Readers have number, kind, name and `at_id`, streams also their position; `used_bytes` is by segment number.
     """
 
     next_id: int
@@ -71,8 +71,10 @@ class Known:
 
 
 class Inspection:
-    """The journal in `folder`. `stopped`: why a server has stopped it, so that its end is no torn tail; None where none
-    has. `server` is what that one knows of it, None where nothing.
+    """Inspection of the journal in `folder`.
+
+    `stopped` is why a server has stopped it, so that its end is not a torn tail; None = it was not stopped. `server` is
+    what a running server knows of it, or None.
     """
 
     def __init__(
@@ -91,11 +93,11 @@ class Inspection:
         self._queue = queue
         self._server = server
         self._is_stopped = stopped is not None
-        self._problem: JournalCorrupt | OSError | None = stopped  # why nobody takes it as it is
+        self._problem: JournalCorrupt | OSError | None = stopped  # why a start does not accept the journal
         self._marker: Marker | None = None
         self.damages: list[Damage] = []
         self.parts: list[FoundSegment] = []  # in the order of their items
-        self.last_number = self._last_found = 0  # a segment that was there, and that is there
+        self.last_number = self._last_found = 0  # highest segment number ever known, and found
         self.journal_id = 0
         self.known_readers = KnownReaders(None, from_start=False)
         self.readers: list[records.ReaderState] = []
@@ -105,9 +107,9 @@ class Inspection:
         self._suspects: list[Damage] = []  # since the last whole item
 
     def run(self) -> Iterator[None]:
-        """Find out what is bad and what is left, in steps, changing nothing.
+        """Find what is bad and what is left, in steps, changing nothing.
 
-        Raises JournalCorrupt when this kestreld must not touch it, OSError when a file cannot be opened.
+        Raises JournalCorrupt if this kestreld must not touch the journal, OSError if a file cannot be opened.
         """
         self._problem = self._problem or self._why_it_does_not_start()
         yield from self._find_parts()
@@ -135,7 +137,7 @@ class Inspection:
         self._settle(torn)
 
     def _why_it_does_not_start(self) -> JournalCorrupt | OSError | None:
-        """None where a start takes the journal as it is, but for a torn tail."""
+        """Reason why a start does not accept the journal; None if it does, perhaps with a torn tail."""
         try:
             survey(self._files, self._folder)
         except (JournalCorrupt, OSError) as problem:
@@ -143,7 +145,7 @@ class Inspection:
         return None
 
     def _miss_everything(self) -> None:
-        """There is no segment: whether there was any, the marker says, or the server."""
+        """Handle a folder without segments: the marker or the server says whether there were any."""
         known = self._server
         if self._marker is None and (known is None or not known.used_bytes):
             return
@@ -161,7 +163,7 @@ class Inspection:
 
     @property
     def version(self) -> int:
-        """The version of the format that a journal of all this has to be in."""
+        """Version of the format that a journal of what was found needs."""
         known = self.known_readers
         has_failures = known.failures or any(origin.failure for origin in known.due.origins.values())
         needed = 3 if has_failures else 1  # the header that says so may be damaged
@@ -169,11 +171,11 @@ class Inspection:
 
     @property
     def first_id(self) -> int:
-        """The lowest id that is left."""
+        """Lowest id that is left."""
         return self.parts[0].first_id if self.parts else self.state.next_id
 
     def _find_parts(self) -> Iterator[None]:
-        """The segments that count, in the order of their items, and the journal they belong to."""
+        """Find the segments that count, in the order of their items, and the journal they belong to."""
         parts = []
         for part in find_segments(self._files, self._folder, self._queue):
             parts.append(part)
@@ -214,14 +216,14 @@ class Inspection:
             self.state.next_id = max(self.state.next_id, self._server.next_id)
 
     def salvage(self, at: int) -> Generator[None, None, tuple[bytes, Salvage]]:
-        """What counts of the part at `at`, and a reader of it. Raises OSError."""
+        """The bytes of the part at `at` that count, and a reader of them. Raises OSError."""
         part = self.parts[at]
         end_id = self.parts[at + 1].first_id if at + 1 < len(self.parts) else None
         buffer = yield from read_segment(self._files, part)
         return buffer, Salvage(buffer, part.records_at, part.first_id, end_id, is_end_said=part.is_end_said)
 
     def _look_through(self, part_at: int, found: list[Damage], *, after_base: bool) -> Generator[None, None, bool]:
-        """Take note of all that stands in a segment; whether whole records follow what is bad."""
+        """Note all records of a segment; returns True if whole records follow a bad stretch."""
         part = self.parts[part_at]
         if part.problem:
             self._suspect(Damage(part.path, 0, part.records_at, part.problem, may_hide=part.header is None))
@@ -268,7 +270,7 @@ class Inspection:
         return is_put or buffer[at + records.ID_OFFSET : at + records.ADD_OFFSET] == next_id
 
     def _suspect(self, damage: Damage) -> None:
-        """Whatever item turns out to be missing next may have been lost here."""
+        """Note a damage in which the items found missing next may have been lost."""
         self._suspects.append(damage)
 
     def _meet_item(self, buffer: bytes, at: int, end: int, *, is_counted: bool, after_base: bool) -> None:
@@ -283,13 +285,13 @@ class Inspection:
             self.state.put_bytes += end - at - records.PUT_HEADER_BYTES
 
     def _reach(self, item_id: int) -> None:
-        """An id that was given out: the ids before it that were not met went with what is bad since the last one."""
+        """Note an id that was given out: missing ids before it were lost in the damages since the last item."""
         if self._suspects and item_id > self._expected:
             self._suspects[0].lost.append((self._expected, item_id - 1))
         self._suspects = []
 
     def _reach_end(self, part: FoundSegment, following: FoundSegment | None) -> None:
-        """The end of a segment."""
+        """Handle the end of a segment."""
         if following is None:
             self._reach_tail(part)
             return
@@ -299,7 +301,7 @@ class Inspection:
         self._expected = max(self._expected, following.first_id)
 
     def _explain_gap(self, part: FoundSegment, following: FoundSegment) -> None:
-        """Where ids are missing between two segments, nothing that is bad accounts for them."""
+        """Explain ids missing between two segments when no bad stretch accounts for them."""
         if part.is_compacted:
             # It holds some of the items before the next one, and says which that begins with.
             self._expected = following.first_id if part.checkpoint is None else part.checkpoint.next_id
@@ -312,7 +314,7 @@ class Inspection:
         self.damages += self._suspects
 
     def _reach_tail(self, part: FoundSegment) -> None:
-        """The end of the journal: how many ids were given out behind the last whole item is not known for sure."""
+        """Handle the journal's end: how many ids were given out behind the last whole item is uncertain."""
         if self.last_number > self._last_found:
             words = missing_words(self._last_found + 1, self.last_number)
             self._suspect(Damage(self._folder, 0, 0, words))
@@ -321,7 +323,7 @@ class Inspection:
         self._reach(self.state.next_id)
         hiding = [damage for damage in suspects if damage.may_hide and self._problem is not None]
         is_gone = self.last_number > self._last_found or (suspects and part.end <= part.records_at)
-        is_gone = is_gone or (part.header is None and bool(hiding))  # nor does its length say how many there were
+        is_gone = is_gone or (part.header is None and bool(hiding))  # its length does not say how many, either
         if self._server is None and is_gone:
             suspects[-1].lost_from = self.state.next_id
             self.state.next_id += IDS_AT_MOST
@@ -337,7 +339,7 @@ class Inspection:
         self.state.next_id += bad_bytes // records.PUT_HEADER_BYTES
 
     def _settle(self, torn: list[Damage]) -> None:
-        """All has been seen: who still needs what, and what of that is gone. `torn` alone is left to the next start."""
+        """Compute who needs what, and what of that is lost. A `torn` tail without other damage is left to a start."""
         first = self.parts[0]
         if self._server is not None:
             self.known_readers.learn(self._server.next_reader, self._server.readers)
@@ -350,7 +352,7 @@ class Inspection:
         if self._may_miss_the_first() and floor < first.first_id:
             words = f"everything before segment {first.number} is missing"
             self.damages.append(Damage(self._folder, 0, 0, words, lost=[(floor, first.first_id - 1)]))
-        # What a server stopped it for may be gone again; what a start says now is so, whatever else was found.
+        # The reason of a stop may be gone again; that of a start is true now.
         if not self.damages and isinstance(self._problem, RecordsDisagree if self._is_stopped else JournalCorrupt):
             self.damages.append(Damage(self._problem.path, self._problem.offset, 0, self._problem.reason))
         if self.damages:
@@ -361,7 +363,7 @@ class Inspection:
             settle(state, [(0, first.first_id - 1), *state.done])
 
     def _may_miss_the_first(self) -> bool:
-        """Whether a segment may have stood before the first that is there, and was not let go of."""
+        """True if there may have been a segment before the first that was not removed as dead."""
         first = self.parts[0]
         if self._server is not None:
             return min(self._server.used_bytes, default=first.number) < first.number
@@ -376,7 +378,7 @@ def _what_is_bad(buffer: bytes, at: int) -> str:
 
 
 def _misses_any(earlier: FoundSegment, later: FoundSegment) -> bool:
-    """Whether a segment between two that follow each other may be missing, whatever it held."""
+    """True if a segment between two consecutive ones may be missing, with or without items."""
     said_bytes = later.checkpoint.previous_bytes if later.checkpoint is not None else 0
     # A number is left free for a compacted segment, which may never come.
     return later.number > earlier.number + 1 and said_bytes != earlier.end

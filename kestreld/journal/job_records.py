@@ -1,10 +1,10 @@
-"""The records of the job log as bytes (docs/journal.md). Pure: encode and decode are neighbours.
+"""Records of the job log as bytes (docs/journal.md). Pure functions; encode and decode are neighbours.
 
     record = u32 body_bytes | u32 checksum | u8 type | body          all little-endian
 
-Frame and checksum are those of a queue journal's records; the types are the job log's own, but for SYNC. Nothing but
-JOB says what a job is: the other records change one, by its id, or end it. What is in segments of later versions only
-`version_needed` says.
+Frame and checksum are those of a queue journal's records; the types are the job log's own, except SYNC. Only a JOB
+record describes a job: the others change one, by its id, or end it. `version_needed` alone knows which records need
+later versions of segments.
 """
 
 import struct
@@ -33,7 +33,7 @@ class JobType(IntEnum):
 
 
 class JobState(IntEnum):
-    """What a job waits for. The numbers are those of Disque's own file."""
+    """State of a job: what it waits for. The numbers are those of Disque's own file."""
 
     WAIT_REPL = 0  # enough nodes have yet to hold a copy
     ACTIVE = 1  # its acknowledgement, or its next requeue
@@ -45,22 +45,22 @@ class JobState(IntEnum):
     LET_GO = 7  # that node, to be told that it may deliver it; it has no body
 
 
-ENDS: Final = ("acked", "deleted", "expired")  # what DONE says of jobs, by number
+ENDS: Final = ("acked", "deleted", "expired")  # how jobs end, by number in DONE
 ID_BYTES: Final = 40
-NEVER: Final = 0  # in the place of an instant
+NEVER: Final = 0  # instead of a time
 _LAST_STATE: Final = max(JobState)
 _OF_CLUSTERS: Final = frozenset({JobState.ACKED, JobState.BORROWED, JobState.LENT, JobState.LET_GO})
 _U32: Final = 0xFFFFFFFF
 
 
 class Extra(IntEnum):
-    """What few jobs have, as | tag u8 | bytes u32 | value |."""
+    """Optional fields of a job, each as | tag u8 | bytes u32 | value |."""
 
     KEY = 1  # the client's own id
     RETRIES = 2  # | how often it may be put back before it goes to the dead-letter queue u64 |
     ORIGIN = 3  # | dead_at_ms u64 | reason_bytes u16 | reason | queue |
     DELIVERED = 4  # nodes that may hold it, 40 bytes each
-    CONFIRMED = 5  # nodes that have said so
+    CONFIRMED = 5  # nodes that confirmed
     MOVES = (
         6  # | how often it was moved to the dead letters and back u32 |, where that is not 0, nor 1 for a dead letter
     )
@@ -68,7 +68,7 @@ class Extra(IntEnum):
 
 @dataclass(slots=True, frozen=True)
 class JobOrigin:
-    """Where a dead letter comes from, why, and since when."""
+    """Origin of a dead letter: its queue, the reason, and the time at which it died."""
 
     queue: bytes
     reason: bytes
@@ -77,9 +77,9 @@ class JobOrigin:
 
 @dataclass(slots=True, frozen=True)
 class JobExtras:
-    """`key` is b"" where the client has given none, `retries_max` -1 where there is no limit.
+    """Optional fields of a job. `key` b"" = the client gave none; `retries_max` -1 = no limit.
 
-    Empty `delivered` and `confirmed` mean this node alone; `moves` 0 is what goes without saying.
+    Empty `delivered` and `confirmed` mean this node alone; `moves` 0 is the default, which is not stored.
     """
 
     key: bytes = b""
@@ -95,7 +95,7 @@ NO_EXTRAS: Final = JobExtras()
 
 @dataclass(slots=True)
 class JobRecord:
-    """A job at the instant `at_ms`, as a JOB record has it. `created` is in units of 10^-6 ms: it orders a queue."""
+    """A job at the instant `at_ms`, as in a JOB record. `created` is in units of 10^-6 ms: it orders a queue."""
 
     at_ms: int
     job_id: bytes
@@ -118,7 +118,7 @@ class JobRecord:
 #      | queue | extras | body |
 JOB: Final = struct.Struct("<QQQ40sBIIIQQQHI")
 JOB_FIELDS_BYTES: Final = JOB.size
-JOB_HEADER_BYTES: Final = FRAME_BYTES + JOB_FIELDS_BYTES  # what a job costs on disk beside its queue's name and body
+JOB_HEADER_BYTES: Final = FRAME_BYTES + JOB_FIELDS_BYTES  # a job's bytes on disk without its queue's name and body
 # From ttl_ms to the end of the queue's name: what many jobs have in common is one stretch of bytes.
 _OWN: Final = struct.Struct("<QQQ40sBIII")
 _SHARED: Final = struct.Struct("<QQQHI")
@@ -129,7 +129,7 @@ _JOB_SEED: Final = int(JobType.JOB) << 56
 
 
 def shared_fields(queue: bytes, ttl_ms: int, delay_ms: int, retry_ms: int, replicas: int) -> bytes:
-    """What many jobs have in common, for `job_record`."""
+    """Packed fields that many jobs have in common, for `job_record`."""
     return _SHARED.pack(ttl_ms, delay_ms, retry_ms, replicas, len(queue)) + queue
 
 
@@ -145,7 +145,7 @@ def job_record(
     shared: bytes,
     extras: bytes,
 ) -> bytes:
-    """The JOB record with the fields of a JobRecord, some of them packed already: one is written for every job."""
+    """The JOB record of a JobRecord's fields, some of them packed already, because one is written for every job."""
     own = _pack_own(at_ms, created, requeue_at_ms, job_id, state, nacks, deliveries, len(extras))
     content = b"".join((own, shared, extras, body))
     size = len(content)
@@ -161,7 +161,7 @@ def pack_job(job: JobRecord) -> bytes:
 
 
 def read_job(body: bytes) -> JobRecord:
-    """As every `read_`: raises struct.error or ValueError where the fields are not those of such a record."""
+    """Read a body. Like every `read_`: raises struct.error or ValueError if it is not that of such a record."""
     (
         at_ms, created, requeue_at_ms, job_id, state, nacks, deliveries, extras_bytes, ttl_ms, delay_ms,
         retry_ms, replicas, queue_bytes,
@@ -184,7 +184,7 @@ _MOVES: Final = struct.Struct("<I")
 
 
 def pack_extras(extras: JobExtras) -> bytes:
-    """b"" where there is nothing to say."""
+    """Pack the optional fields; b"" if there are none."""
     if extras == NO_EXTRAS:
         return b""
     values = []
@@ -231,7 +231,7 @@ def _read_origin(value: bytes) -> JobOrigin:
 
 
 def _ids(packed: bytes) -> list[bytes]:
-    """Raises ValueError where these are no ids."""
+    """Split packed ids. Raises ValueError if one is cut short."""
     if len(packed) % ID_BYTES:
         raise ValueError("an id is cut short")
     return [packed[at : at + ID_BYTES] for at in range(0, len(packed), ID_BYTES)]
@@ -239,7 +239,7 @@ def _ids(packed: bytes) -> list[bytes]:
 
 @dataclass(slots=True, frozen=True)
 class JobChange:
-    """What has become of a job by `at_ms`: all that can change of it."""
+    """The fields of a job that can change, as of `at_ms`."""
 
     at_ms: int
     job_id: bytes
@@ -275,12 +275,12 @@ _DONE: Final = struct.Struct("<QB")
 
 
 def done_record(at_ms: int, ids: Sequence[bytes], end: str) -> bytes:
-    """These jobs are gone; `end` is one of ENDS."""
+    """Record that these jobs are gone; `end` is one of ENDS."""
     return framed(JobType.DONE, _DONE.pack(at_ms, ENDS.index(end)) + b"".join(ids))
 
 
 def read_done(body: bytes) -> tuple[int, list[bytes], str]:
-    """When, the ids, and which of ENDS."""
+    """Time, ids, and one of ENDS."""
     at_ms, end = _DONE.unpack_from(body)
     if end >= len(ENDS):
         raise ValueError("field value out of range")
@@ -288,7 +288,7 @@ def read_done(body: bytes) -> tuple[int, list[bytes], str]:
 
 
 def flushed_record(at_ms: int) -> bytes:
-    """All jobs so far are gone."""
+    """Record that all jobs so far are gone."""
     return framed(JobType.FLUSHED, _AT.pack(at_ms))
 
 
@@ -301,7 +301,7 @@ _QUEUE: Final = struct.Struct("<I")
 
 
 def queued_record(queue: bytes, ids: Sequence[bytes]) -> bytes:
-    """These are in a queue in this order, behind those of an earlier such record, at a controlled stop."""
+    """Record of a controlled stop: these jobs are in a queue in this order, after those of its earlier records."""
     return framed(JobType.QUEUED, b"".join((_QUEUE.pack(len(queue)), queue, *ids)))
 
 
@@ -318,12 +318,12 @@ _STOPPED: Final = struct.Struct("<QQ")
 
 
 def stopped_record(at_ms: int, queued_jobs: int) -> bytes:
-    """The end of a controlled stop: so many jobs are in the QUEUED records before it."""
+    """Record that ends a controlled stop: `queued_jobs` jobs are in the QUEUED records before it."""
     return framed(JobType.STOPPED, _STOPPED.pack(at_ms, queued_jobs))
 
 
 def read_stopped(body: bytes) -> tuple[int, int]:
-    """When, and how many jobs."""
+    """Time, and number of jobs."""
     at_ms, queued_jobs = _STOPPED.unpack(body)
     return at_ms, queued_jobs
 
@@ -358,12 +358,12 @@ _OWNERS: Final = struct.Struct("<Q40s")
 
 
 def owners_record(at_ms: int, job_id: bytes, owners: Sequence[bytes]) -> bytes:
-    """These nodes may hold the job."""
+    """Record that these nodes may hold the job."""
     return framed(JobType.OWNERS, _OWNERS.pack(at_ms, job_id) + b"".join(owners))
 
 
 def read_owners(body: bytes) -> tuple[int, bytes, list[bytes]]:
-    """When, the job's id, and those of the nodes."""
+    """Time, the job's id, and the ids of the nodes."""
     at_ms, job_id = _OWNERS.unpack_from(body)
     return at_ms, job_id, _ids(body[_OWNERS.size :])
 
@@ -374,12 +374,12 @@ PAUSE_MAX: Final = 3  # 1 in, 2 out
 
 
 def paused_record(at_ms: int, queue: bytes, pause: int) -> bytes:
-    """What the queue does not do from now on."""
+    """Record of a queue's pause from now on."""
     return framed(JobType.PAUSED, _PAUSED.pack(at_ms, pause) + queue)
 
 
 def read_paused(body: bytes) -> tuple[int, bytes, int]:
-    """When, the queue, and what it does not do."""
+    """Time, the queue, and its pause."""
     at_ms, pause = _PAUSED.unpack_from(body)
     if pause > PAUSE_MAX:
         raise ValueError("field value out of range")
@@ -387,7 +387,7 @@ def read_paused(body: bytes) -> tuple[int, bytes, int]:
 
 
 def version_needed(record_type: int, body: bytes) -> int:
-    """The first version of segments that may have a record."""
+    """First version of segments that may have a record."""
     if record_type != JobType.JOB:
         return 2 if record_type in (JobType.OWNERS, JobType.PAUSED) else 1
     job = read_job(body)
@@ -413,7 +413,7 @@ _READERS_OF: Final[dict[int, Callable[[bytes], object]]] = {
 
 
 def checked_job_end(buffer: bytes, at: int) -> tuple[int, int]:
-    """The type of the record at `at` and where it ends; (0, why) as `records.checked_end` has it."""
+    """Type and end of the record at `at`; (0, why) as in `records.checked_end`."""
     if at + FRAME_BYTES > len(buffer):
         return 0, -1
     body_bytes, checksum, record_type = FRAME.unpack_from(buffer, at)
@@ -435,7 +435,7 @@ def checked_job_end(buffer: bytes, at: int) -> tuple[int, int]:
 
 
 def whole_job_records(buffer: bytes, at: int, path: str) -> Iterator[tuple[JobType, int, int]]:
-    """(type, start, end) of each record from `at` on. Raises JournalCorrupt at the first that is not whole and true."""
+    """(type, start, end) of each record from `at` on. Raises JournalCorrupt at the first that is not correct."""
     while at < len(buffer):
         record_type, end = checked_job_end(buffer, at)
         if not record_type:

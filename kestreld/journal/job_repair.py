@@ -1,7 +1,7 @@
-"""A damaged job log is built anew from all that is whole in it, beside the old one, which is kept.
+"""Repair of a damaged job log: it is rebuilt from its whole records beside the old one, which is kept.
 
-A job whose JOB is whole is there again. Whatever else is bad brings jobs back rather than losing them: without its DONE
-a job is delivered again, without its CHANGE it comes back as it was before.
+Each job whose JOB is whole is restored. Other damage brings jobs back rather than losing them: without its DONE a job
+is delivered again, without its CHANGE it returns to its state before.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,7 +33,7 @@ from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import FRAME_BYTES, Range, why_bad
 from kestreld.journal.replacement import Replacement, finish_repairs
 
-# What says how much is on disk, and what is queued, does not hold of a log with gaps.
+# Records of what is on disk and what is queued are not true of a log with gaps.
 LEFT_OUT: Final = (JobType.SYNC, JobType.QUEUED, JobType.STOPPED)
 WRITE_BYTES: Final = 1 << 20
 LOST: Final = f"jobs in them {MAY_BE_LOST}"
@@ -42,10 +42,10 @@ NONE_LOST: Final = "no job known to be lost"
 
 @dataclass(slots=True)
 class JobRepairReport:
-    """What was bad, and what became of it. Nothing was replaced where `kept_at` is empty."""
+    """Damages and the outcome of a repair. If `kept_at` is empty nothing was replaced."""
 
     damages: list[str] = field(default_factory=list)
-    jobs: int = 0  # those in the new log that are not done
+    jobs: int = 0  # jobs in the new log that are not done
     kept_at: str = ""  # the folder of the damaged log
     notes: list[str] = field(default_factory=list)  # of a torn tail that was cut off
 
@@ -53,11 +53,10 @@ class JobRepairReport:
 def repair_job_log(
     files: FileLayer, clock: Clock, folder: str, *, segment_bytes_max: int = 16 << 20, dry_run: bool = False
 ) -> JobRepairReport:
-    """Repair the job log in `folder`, which nobody may be using. One that a start takes is left as it is, but for its
-    torn tail, which is cut off.
+    """Repair the job log in `folder`, which nobody may be using. A log that a start accepts is left as it is.
 
-    Raises JournalCorrupt when it is not for this kestreld to touch, JournalFailed and OSError when the disk refuses;
-    then the damaged log is still in place.
+    Only its torn tail is cut off. Raises JournalCorrupt if this kestreld must not touch the log, JournalFailed and
+    OSError if the disk fails; then the damaged log is still in place.
     """
     if not dry_run:
         finish_repairs(files, folder.rpartition("/")[0])
@@ -92,11 +91,11 @@ class _JobRepair:
         self._folder = folder
         self._parts: list[FoundJobSegment] = []
         self._log_ids: set[int] = set()
-        self._last_number = 0  # the highest that any segment has had
+        self._last_number = 0  # the highest segment number ever used
         self.report = JobRepairReport()
 
     def find(self) -> None:
-        """Which segments count, and which are missing. Raises LaterVersion or OSError."""
+        """Find the segments that count, and those that are missing. Raises LaterVersion or OSError."""
         names = self._files.list_dir(self._folder)
         marker = find_marker(names)
         floor, newest = (marker.floor, marker.number) if marker is not None else (0, 0)
@@ -109,7 +108,7 @@ class _JobRepair:
                 self._log_ids.add(one.header.log_id)
                 log_id = log_id or one.header.log_id
                 if one.header.log_id != log_id:
-                    break  # of one that was begun, and does not count yet
+                    break  # of a log that was begun and does not count yet
             self._miss(expected, number - 1)
             self._parts.append(one)
             expected = number + 1
@@ -137,7 +136,7 @@ class _JobRepair:
             self.report.damages.append(f"{self._folder}/{job_segment_name(number)}: missing; its jobs {MAY_BE_LOST}")
 
     def records(self) -> Iterator[bytes]:
-        """All that are to be in the new log, in order. Raises OSError."""
+        """All records for the new log, in order. Raises OSError."""
         live: set[bytes] = set()
         since_ms = 0
         for one in self._parts:
@@ -153,15 +152,15 @@ class _JobRepair:
                 elif record_type == JobType.FLUSHED:
                     live.clear()
                 yield record
-            # What one did not take is said again in the next: that may be earlier than the end of the one.
+            # The next segment repeats failed records, with earlier times than this one's end.
             since_ms = salvage.first_ms or since_ms
         self.report.jobs = len(live)
 
     def _whole(self, one: FoundJobSegment, salvage: JobSalvage, unread: list[Range]) -> Iterator[tuple[int, bytes]]:
-        """Type and bytes of each record that counts; what is bad goes into the report."""
+        """Type and bytes of each record that counts; damages go into the report."""
         buffer = salvage.buffer
         if one.problem is not None:
-            loss = NONE_LOST if len(buffer) > HEADER_BYTES else LOST  # else the rest of it says what is
+            loss = NONE_LOST if len(buffer) > HEADER_BYTES else LOST  # if longer: the rest of the segment is read
             self._report(one, 0, one.problem.reason, min(HEADER_BYTES, len(buffer)), loss)
         may_end_in_zeros = one is self._parts[-1] and one.problem is None
         for record_type, at, end in salvage.pieces():
@@ -180,7 +179,7 @@ class _JobRepair:
         self.report.damages.append(f"{one.path}: byte {at}: {reason}; {size_bytes} bytes left out, {loss}")
 
     def _version_of(self, one: FoundJobSegment) -> int:
-        """That of its header, or one that its records need. Raises OSError."""
+        """Version in the segment's header, or the one that its records need. Raises OSError."""
         if one.header is not None:
             return one.header.version
         buffer = result_of(read_readable(self._files, one.path, min(one.used_bytes, one.size_bytes), []))

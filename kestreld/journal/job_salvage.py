@@ -1,7 +1,7 @@
-"""What is whole in a damaged segment of the job log.
+"""Salvage of whole records from a damaged segment of the job log.
 
-Pure. A record is believed for its checksum, and behind damage also for its time: a job's body may hold records of a job
-log, and those of a segment are in the order of their times.
+Pure. A record is accepted by its checksum, and after damage also by its time: a job's body may contain records of a job
+log, while those of a segment are in the order of their times.
 """
 
 from bisect import bisect_left
@@ -13,13 +13,13 @@ from kestreld.journal.job_segments import HEADER_BYTES
 from kestreld.journal.records import FRAME_BYTES, find_whole_records
 from kestreld.journal.salvage import Piece, longest_row
 
-UNTIMED: Final = (JobType.SYNC, JobType.QUEUED)  # all others begin with an instant
+UNTIMED: Final = (JobType.SYNC, JobType.QUEUED)  # all others begin with a time
 NO_ANCHOR: Final = -1
 T = TypeVar("T")
 
 
 def result_of(work: Generator[object, None, T]) -> T:
-    """What work returns that is done in steps."""
+    """Run work that is done in steps to its end; returns its result."""
     while True:
         try:
             next(work)
@@ -28,16 +28,16 @@ def result_of(work: Generator[object, None, T]) -> T:
 
 
 class JobSalvage:
-    """Reads one segment, of which `buffer` counts. `since_ms` is no later than its first record."""
+    """Reads one segment, whose bytes that count are `buffer`. `since_ms` is no later than its first record."""
 
     def __init__(self, buffer: bytes, since_ms: int) -> None:
         self.buffer = buffer
         self._since_ms = since_ms  # the time of the last record met
-        self._anchors: list[int] | None = None  # where the records start that are believed, once that is in doubt
+        self._anchors: list[int] | None = None  # starts of the accepted records, once there was damage
         self.first_ms = 0  # the time of the first record; 0 = none was found so far
 
     def pieces(self) -> Iterator[Piece]:
-        """All of it behind the header, in order: type, start and end of a record, or 0 for a stretch that is bad."""
+        """The segment after its header, in order: type, start and end of a record, with type 0 for a bad stretch."""
         buffer, at = self.buffer, HEADER_BYTES
         while at < len(buffer):
             record_type, end = checked_job_end(buffer, at)
@@ -64,7 +64,7 @@ class JobSalvage:
         return anchors[index] if index < len(anchors) else NO_ANCHOR
 
     def _resume(self, at: int) -> int:
-        """Where to read on behind the bad record at `at`."""
+        """Offset at which to read on after the bad record at `at`."""
         buffer, size = self.buffer, len(self.buffer)
         if at + FRAME_BYTES >= size:
             return size
@@ -83,7 +83,7 @@ class JobSalvage:
         return size if anchor == NO_ANCHOR else anchor
 
     def _find_anchors(self, at: int) -> list[int]:
-        """The most records from `at` on that stand in the order of their times: those in bodies do not fit in."""
+        """Largest set of records from `at` on in the order of their times: those inside bodies do not fit in."""
         timed = [
             (start, (self._time(start) << 32) + start)  # several may have one time
             for record_type, start, _ in find_whole_records(self.buffer, at, None, checked_job_end)

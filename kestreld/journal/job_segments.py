@@ -1,4 +1,4 @@
-"""The files of the job log: their names, their headers, which of them count, and the log that is appended to.
+"""Segment files of the job log: names, headers, which of them count, and the open log that is appended to.
 
 <queue_path>/.jobs/<segment number, 10 digits>.jobs
 header = "KESTRJOB" | version u16 | flags u16 | header_bytes u32 | log_id u64 | segment u32 | created_ms u64
@@ -37,9 +37,9 @@ _NAME: Final = re.compile(r"(\d{10})\.jobs")
 
 @dataclass(slots=True, frozen=True)
 class JobHeader:
-    """`log_id` is when the log was begun, in ms since 1970; a log that is written anew has another one.
+    """Header of a segment. `log_id` is the time at which the log was begun, ms since 1970; a rebuilt log has another.
 
-    Of the segment before, `previous_bytes` count, and `previous_synced` of them were known to be on disk.
+    Of the previous segment `previous_bytes` count, and `previous_synced` of them were known to be on disk.
     """
 
     log_id: int
@@ -59,7 +59,7 @@ def encode_job_header(header: JobHeader) -> bytes:
 
 
 def decode_job_header(buffer: bytes, path: str) -> JobHeader:
-    """Raises JournalCorrupt when it is not whole and true, LaterVersion when this kestreld cannot read it."""
+    """Read a header. Raises JournalCorrupt if it is damaged, LaterVersion if this kestreld cannot read it."""
     if len(buffer) < HEADER_BYTES:
         raise JournalCorrupt(path, 0, "the segment header is cut short")
     fields = _HEADER.unpack_from(buffer)
@@ -81,16 +81,16 @@ def job_segment_name(number: int) -> str:
 
 
 def parse_job_segment_name(name: str) -> int | None:
-    """The segment's number, or None when `name` is not a segment's."""
+    """The segment's number, or None if `name` is not a segment's."""
     found = _NAME.fullmatch(name)
     return int(found[1]) if found is not None and 0 < int(found[1]) < NUMBER_MAX else None
 
 
 @dataclass(slots=True)
 class FoundJobSegment:
-    """A segment on disk. `used_bytes` are what counts of it: more than `size_bytes` where the end has gone.
+    """A segment on disk. `used_bytes` of it count: more than `size_bytes` if its end is missing.
 
-    `synced_bytes` were on disk once, for sure.
+    `synced_bytes` were certainly on disk once.
     """
 
     number: int
@@ -104,11 +104,10 @@ class FoundJobSegment:
 
 @dataclass(slots=True)
 class FoundLog:
-    """What there is in the folder of a job log. `segments` are those that count, in order.
+    """Files in the folder of a job log. `segments` are those that count, in order.
 
-    `stale` are names that count no more, or do not count yet: of dead segments, of another log than the current one, of
-    files that were being made. `aside` are segments that were being made when the power went. `last_number` is the
-    highest there is a file of.
+    `stale` are names that no longer count, or not yet: of dead segments, of another log, and of unfinished files.
+    `aside` are segments that were being created when the power failed. `last_number` is the highest number of a file.
     """
 
     segments: list[FoundJobSegment] = field(default_factory=list)
@@ -120,21 +119,21 @@ class FoundLog:
 
     @property
     def log_id(self) -> int:
-        """0 where there is no segment."""
+        """Id of the log; 0 if there is no segment."""
         return next((one.header.log_id for one in self.segments if one.header is not None), 0)
 
     def has_failed_sync(self, number: int) -> bool:
-        """Whether a sync of that segment has failed: what is missing in it stands behind it, or was never synced."""
+        """True if a sync of that segment failed: what it lacks was written again behind it, or was never synced."""
         return f"{job_segment_name(number)}{UNSYNCED_MARK}" in self.names
 
 
 def last_job_segment(names: Iterable[str]) -> int:
-    """The highest number that a segment among these names has; 0 = there is none."""
+    """The highest segment number among these names; 0 = there is none."""
     return max([number for name in names if (number := parse_job_segment_name(name)) is not None], default=0)
 
 
 def find_job_log(files: FileLayer, folder: str) -> FoundLog:
-    """Which segments count. Changes nothing. Raises OSError, and JournalCorrupt where one has gone that is needed."""
+    """Find the segments that count, changing nothing. Raises OSError, and JournalCorrupt if a needed one is missing."""
     log = FoundLog(names=files.list_dir(folder) if files.is_dir(folder) else [])
     log.marker = marker = find_marker(log.names)
     numbers = [number for name in log.names if (number := parse_job_segment_name(name)) is not None]
@@ -147,7 +146,7 @@ def find_job_log(files: FileLayer, folder: str) -> FoundLog:
     found = [open_job_segment(files, folder, number) for number in numbers if number >= floor]
     log_id = next((one.header.log_id for one in found if one.header is not None), 0)
     others = [one for one in found if one.header is not None and one.header.log_id != log_id]
-    log.stale += [job_segment_name(one.number) for one in others]  # one that was not written to its end
+    log.stale += [job_segment_name(one.number) for one in others]  # a log that was not finished
     found = [one for one in found if one not in others]
     whole, why = _last_whole(folder, log, found)
     log.aside = [_unfinished(files, one, marker, why) for one in found[whole:]]
@@ -157,9 +156,9 @@ def find_job_log(files: FileLayer, folder: str) -> FoundLog:
 
 
 def _last_whole(folder: str, log: FoundLog, found: list[FoundJobSegment]) -> tuple[int, JournalCorrupt | None]:
-    """How many count, and why not more: up to the last with a header, none before it having lost its own or gone.
+    """Number of segments that count, and why not more: up to the last with a header, without a loss or gap before it.
 
-    One whose sync failed may have lost it: nothing of it need ever have got to the disk.
+    A segment whose sync failed may have lost its header: perhaps nothing of it was ever on disk.
     """
     last = 0
     for place, one in enumerate(found):
@@ -173,7 +172,7 @@ def _last_whole(folder: str, log: FoundLog, found: list[FoundJobSegment]) -> tup
 
 
 def open_job_segment(files: FileLayer, folder: str, number: int) -> FoundJobSegment:
-    """With its header, or why there is none. Raises OSError."""
+    """A segment with its header, or the reason why it has none. Raises OSError."""
     path = f"{folder}/{job_segment_name(number)}"
     size_bytes = files.size_bytes(path)
     found = FoundJobSegment(number, path, None, size_bytes, size_bytes)
@@ -194,9 +193,9 @@ def open_job_segment(files: FileLayer, folder: str, number: int) -> FoundJobSegm
 def _unfinished(
     files: FileLayer, one: FoundJobSegment, marker: Marker | None, why: JournalCorrupt | None
 ) -> FoundJobSegment:
-    """A segment that was being made, as it has no header, or that comes behind such a one or a gap: `why`.
+    """Check a segment that does not count, as it has no header, or follows such a one or a gap (`why`).
 
-    Raises JournalCorrupt where it has lost its header instead, or was on disk once.
+    Raises JournalCorrupt if it has lost its header instead, or was on disk once.
     """
     if one.header is not None:
         if why is not None and (one.header.previous_synced or was_synced(files, one, marker)):
@@ -214,7 +213,7 @@ def _unfinished(
 
 
 def was_synced(files: FileLayer, one: FoundJobSegment, marker: Marker | None) -> bool:
-    """Whether something says that some of it was on disk once, and so what stands before it."""
+    """True if the marker or a SYNC says that some of the segment, and so everything before it, was on disk once."""
     if marker is not None and marker.number >= one.number:
         return True
     content = files.read_file(one.path)
@@ -227,7 +226,7 @@ def _missing(folder: str, first: int, last: int) -> SegmentsMissing:
 
 
 def _must_be_complete(folder: str, log: FoundLog) -> None:
-    """Raise where a segment has gone, or a part of one, and have each know how much of it counts."""
+    """Raise if a segment or a part of one is missing, and set how many bytes of each count."""
     expected = log.marker.floor if log.marker is not None else 0
     before: FoundJobSegment | None = None
     for one in log.segments:
@@ -248,14 +247,14 @@ def _must_be_complete(folder: str, log: FoundLog) -> None:
 
 
 class JobJournal(Journal):
-    """The open job log. What is in memory is all of it: its segments are read at the start, and never again."""
+    """The open job log. All jobs are in memory: its segments are read at startup only."""
 
     __slots__ = ("last_number", "may_mark", "synced_at", "synced_bytes", "version")
 
     def __init__(
         self, files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str, log_id: int, last_number: int = 0
     ) -> None:
-        """`last_number` is the highest number that a segment in the folder has."""
+        """`last_number` is the highest segment number in the folder."""
         super().__init__(files, clock, open_files, folder, "jobs", log_id)
         self.last_number = last_number
         self.synced_bytes = 0  # of the live segment
@@ -265,16 +264,19 @@ class JobJournal(Journal):
 
     @property
     def next_number(self) -> int:
-        """The number of the segment that is begun next."""
+        """Number of the next segment."""
         return self.last_number + 1
 
     def begin_segment(self, unsaid: bytes = b"") -> None:
-        """Go on in a new segment that begins with these records. Raises JournalFailed and leaves all as it was."""
+        """Continue in a new segment that begins with these records.
+
+        Raises JournalFailed, which sets `failed`; the segments stay as they were.
+        """
         if self.sync_untold:
             self.tell_of_sync()
         failure = self.failed
         if self.sync_untold and failure is not None:
-            raise failure  # without the note a start would miss what the segment has lost
+            raise failure  # without the note a start would take what the segment lost for damage
         number = self.next_number
         previous_bytes = self.live.used_bytes if self.segments else 0
         is_synced = not self.unsynced and self.failed is None
@@ -300,9 +302,9 @@ class JobJournal(Journal):
         self.version = version
 
     def go_on_behind(self, segments: Sequence[Segment], marker: Marker | None, synced_bytes: int = 0) -> None:
-        """Take up a log that was read. Nothing is appended to what is there, of which not all need be on disk.
+        """Take over a log that was read. Nothing is appended to its segments, which may not be on disk.
 
-        So much of the last segment is.
+        Of the last one `synced_bytes` are.
         """
         self.synced_bytes = synced_bytes
         self.segments = list(segments)
@@ -316,7 +318,7 @@ class JobJournal(Journal):
         self.may_mark = False
 
     def count_from(self, floor: int) -> None:
-        """This log counts from now on, from that segment on, which is on disk. Raises OSError."""
+        """Make this log count, from the segment `floor` on, which must be on disk. Raises OSError."""
         self.may_mark = True
         self.mark(floor)
 
@@ -327,7 +329,7 @@ class JobJournal(Journal):
             self.synced_bytes = used_bytes
 
     def seal(self, next_id: int) -> None:
-        """As of any journal, but twice: behind what was lost of a commit stands the SYNC that it began with."""
+        """`Journal.seal` with two SYNCs: a single one at the end may be the beginning of a commit that was lost."""
         if self._sync_note >= 0 and self.written_to:
             self.write([sync_record(self._sync_note)], next_id)
 
@@ -336,10 +338,10 @@ class JobJournal(Journal):
         return self.may_mark and super().wants_mark
 
     def is_dead(self, name: str, floor: int) -> bool:
-        """Whether a file of that name in the folder is of a segment before `floor`."""
+        """True if the name is that of a segment before `floor`, or of its note."""
         number = parse_job_segment_name(name.removesuffix(UNSYNCED_MARK))
         return number is not None and number < floor
 
     def dead_segments(self, lowest_head: int) -> int:
-        """None for `queues.retirement`: which jobs are done only the log knows."""
+        """0, so that `queues.retirement` removes none: only the log knows which jobs are done."""
         return 0

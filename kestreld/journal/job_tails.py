@@ -1,4 +1,4 @@
-"""Where the whole records of a job log end before its segments do: a torn tail, which a start cuts off, or damage."""
+"""Ends of job log segments where whole records stop early: a torn tail, which a start cuts off, or damage."""
 
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt
@@ -19,14 +19,14 @@ _CUT_SHORT = -1
 
 
 def is_said_again(log: FoundLog, place: int) -> bool:
-    """Whether a sync of that segment failed: what is missing in it was said again behind it, or was never synced."""
+    """True if a sync of that segment failed: what it lacks was written again behind it, or was never synced."""
     return place + 1 < len(log.segments) and log.has_failed_sync(log.segments[place].number)
 
 
 def must_be_torn_tail(files: FileLayer, log: FoundLog, place: int, buffer: bytes, end: int, *, is_synced: bool) -> None:
-    """Raise JournalCorrupt unless what stands in the segment at `place` from `end` on is a torn tail.
+    """Raise JournalCorrupt unless a torn tail begins at `end` in the segment at `place`.
 
-    `buffer` is what counts of the segment; `is_synced`: a SYNC before `end` says that some of it was on disk.
+    `buffer` has the segment's bytes that count; `is_synced`: a SYNC before `end` says that some of it was on disk.
     """
     one, later = log.segments[place], log.segments[place + 1 :]
     code = checked_job_end(buffer, end)[1] if end < len(buffer) else _CUT_SHORT
@@ -44,20 +44,23 @@ def must_be_torn_tail(files: FileLayer, log: FoundLog, place: int, buffer: bytes
 def cut_torn_tail(
     files: FileLayer, clock: Clock, log: FoundLog, place: int, buffer: bytes, end: int
 ) -> tuple[list[str], bool]:
-    """Cut the tail off, and set the segments behind it aside; what to log, and whether it is off on disk, too."""
+    """Cut off the tail and set later segments aside; returns log lines, and True if the cut is on disk."""
     note, is_cut = cut_tail(files, clock, log.segments[place].path, buffer, end, checked_job_end)
     return [note, *[set_aside(files, clock, behind) for behind in log.segments[place + 1 :]]], is_cut
 
 
 def set_aside(files: FileLayer, clock: Clock, one: FoundJobSegment) -> str:
-    """A segment that was not on disk when the power went counts no more, and is kept; what to log."""
+    """Rename a segment that was not on disk when the power failed, so that it does not count; returns a log line."""
     kept = f"{one.path}{TORN_MARK}{clock.wall_ms}"
     files.rename(one.path, kept)
     return f"{one.path}: not on disk as a whole when the power went; kept as {kept}"
 
 
 def cut_as_a_start_does(files: FileLayer, clock: Clock, folder: str) -> list[str]:
-    """Cut the torn tail off a log that has no damage, if it has one; what to log. Raises JournalCorrupt or OSError."""
+    """Cut off the torn tail of a log without damage, if it has one; returns log lines.
+
+    Raises JournalCorrupt or OSError.
+    """
     log = find_job_log(files, folder)
     for place, one in enumerate(log.segments):
         buffer = files.read_file(one.path)[: one.used_bytes]

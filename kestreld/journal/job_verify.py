@@ -1,4 +1,4 @@
-"""Reading the job log to see whether it is whole: of a stopped server or a running one, changing nothing."""
+"""Verification of the job log, of a stopped server or a running one; changes nothing."""
 
 from contextlib import suppress
 from typing import Final
@@ -11,12 +11,12 @@ from kestreld.journal.job_tails import is_said_again, must_be_torn_tail
 from kestreld.journal.records import FRAME_BYTES, read_sync, why_bad
 from kestreld.journal.verify import SegmentReport
 
-NAME: Final = ".jobs"  # in the place of a queue's name, which none can be
-LOOKS: Final = 3  # at a folder from which a running server removes segments
+NAME: Final = ".jobs"  # instead of a queue's name; no queue can be called so
+LOOKS: Final = 3  # reads of a folder from which a running server removes segments
 
 
 def verify_job_log(files: FileLayer, folder: str) -> list[SegmentReport]:
-    """A report for each segment that counts, with the jobs in it that are not done; none where there is no log.
+    """A report for each segment that counts, with its number of jobs that are not done; none if there is no log.
 
     Raises OSError.
     """
@@ -35,7 +35,7 @@ def verify_job_log(files: FileLayer, folder: str) -> list[SegmentReport]:
             report.size_bytes = len(buffer)
             _read(report, buffer, files, found, place, live)
         except FileNotFoundError:
-            continue  # a running server has let it go meanwhile
+            continue  # a running server has removed it meanwhile
         except OSError as error:
             must_be_the_systems(error)
             report.unreadable, report.reason = True, (error.strerror or str(error)).lower()

@@ -1,6 +1,6 @@
-"""Who reads a damaged journal, and what each is done with: as far as its whole records say.
+"""Readers of a damaged journal, and the items that each is done with, according to its whole records.
 
-Where that is not enough, an item is delivered again rather than not at all.
+If these are not enough, an item is delivered again rather than not at all.
 """
 
 from bisect import bisect_left, bisect_right
@@ -11,7 +11,7 @@ from kestreld.journal.recovery import note_failure, settle, true_failures
 
 
 class KnownReaders:
-    """Starts from a CHECKPOINT and is told the records behind it. `base` None: no CHECKPOINT is whole.
+    """Readers by a CHECKPOINT and the records after it. `base` None: no CHECKPOINT is whole.
 
     `from_start`: the journal's very first segment is there, so that every reader was added in what is left.
     """
@@ -29,18 +29,18 @@ class KnownReaders:
         self.failures: dict[records.FailedItem, str] = dict(base.failures) if base is not None else {}
         if base is None:
             self.due.join(self.next_reader, records.Kind.QUEUE, 0)  # the default reader's number
-        self._before: dict[int, list[records.Range]] = {}  # what DONE records in front of the CHECKPOINT say
-        self._surely_ended: dict[int, list[records.Range]] = {}  # or held back, as a CHECKPOINT before that one says
+        self._before: dict[int, list[records.Range]] = {}  # by DONE records before the CHECKPOINT
+        self._surely_ended: dict[int, list[records.Range]] = {}  # done or held, by an earlier CHECKPOINT
         self._dropped: set[int] = set()
-        self._met: set[int] = set()  # numbers that records speak of
+        self._met: set[int] = set()  # numbers that occur in records
 
     def meet(self, number: int) -> None:
-        """An item is for this reader only."""
+        """Note that an item is for this reader only."""
         if number < records.READER_MAX:
             self._met.add(number)
 
     def apply_before(self, record_type: int, body: bytes) -> None:
-        """A whole record in front of the CHECKPOINT, which says it all but for what is held back."""
+        """Apply a whole record before the CHECKPOINT, which says everything but what is held back."""
         if record_type == records.Type.DONE:
             gone = records.read_done(body)
             self.due.done(gone)
@@ -49,16 +49,17 @@ class KnownReaders:
             self._note(record_type, body)
 
     def pass_checkpoint(self, passed: records.Checkpoint) -> None:
-        """A CHECKPOINT comes next that is not the last, and all that was written before it is there."""
+        """Pass a CHECKPOINT that is not the last, with everything before it complete."""
         for state in passed.readers:
             if state.held_items <= len(self.due.of.get(state.number, ())):
                 self._surely_ended[state.number] = [(0, state.head - 1), *state.done]
 
     def reach_checkpoint(self, *, is_complete: bool) -> None:
-        """The CHECKPOINT comes next. Of whom more may be held back than is known, all is that is not known to be done.
+        """Reach the CHECKPOINT. If a reader may hold more than is known, everything not known to be done counts as
+        held.
 
-        `is_complete`: all that was written before it is there. Else their number says nothing: as many may be known
-        that are done.
+        `is_complete`: everything written before it is there. Otherwise the number of held items proves nothing, because
+        as many that are done may be known.
         """
         for number, state in self._readers.items():
             is_known = is_complete and state.held_items <= len(self.due.of.get(number, ()))
@@ -70,7 +71,7 @@ class KnownReaders:
                 self._done[number] = [*below, *ended]
 
     def _ended_before(self, number: int) -> list[records.Range]:
-        """What was neither waiting nor held back at the last CHECKPOINT before which nothing is missing."""
+        """Ids neither waiting nor held at the last CHECKPOINT before which nothing is missing."""
         left: list[records.Range] = []
         held = sorted(self.due.of.get(number, ()))
         for first, last in records.merged(self._surely_ended.get(number, [])):
@@ -92,7 +93,7 @@ class KnownReaders:
             self.due.note_origin(records.read_origin(body))
 
     def apply(self, record_type: int, body: bytes) -> None:
-        """A whole record behind the CHECKPOINT."""
+        """Apply a whole record after the CHECKPOINT."""
         self._note(record_type, body)
         if record_type == records.Type.DONE:
             gone = records.read_done(body)
@@ -111,7 +112,7 @@ class KnownReaders:
             self._change(body)
 
     def recall(self, body: bytes) -> None:
-        """A READER found where nothing is sure: believed if its number is the next, as an item may hold others."""
+        """Apply a READER found in a bad stretch if its number is the next one: items may hold other READERs."""
         if records.read_reader(body).reader == self.next_reader:
             self._change(body)
 
@@ -129,7 +130,7 @@ class KnownReaders:
                 self.due.join(number, change.kind, change.at_id)
 
     def learn(self, next_reader: int, readers: list[records.ReaderState]) -> None:
-        """A running server says who there is: these and nobody else."""
+        """Take the readers from a running server: these and no others."""
         known, self._readers = self._readers, {}
         for state in readers:
             found = known.get(state.number) or records.ReaderState(
@@ -142,8 +143,9 @@ class KnownReaders:
         self._met.clear()
 
     def settled(self, first_id: int, next_id: int) -> list[records.ReaderState]:
-        """The readers, each with its head and what is done ahead of it. `first_id` is the lowest id left, `next_id` the
-        one that nothing was put with yet.
+        """The readers, each with its head and the ranges done ahead of it.
+
+        `first_id` is the lowest id left, `next_id` the one after the last that was given out.
         """
         unnamed = {
             number
@@ -156,7 +158,7 @@ class KnownReaders:
             if self._all_are_named and unnamed:
                 number = min(unnamed)
             else:
-                self._done[number] = []  # nobody can tell whether it was this one that was done with items
+                self._done[number] = []  # the reader that was done with items may have been another
             unnamed.discard(number)
             self._add(number, "", first_id)
         for number in sorted(unnamed):
@@ -175,7 +177,7 @@ class KnownReaders:
 
 
 def undone(state: records.ReaderState) -> list[records.Range]:
-    """The ids that a reader has yet to finish, without end: what is held back, too."""
+    """Ids that a reader has yet to finish, held ones included; the last range is open-ended (ID_MAX)."""
     ranges, first = [], state.head
     for done_first, done_last in state.done:
         if first < done_first:

@@ -1,10 +1,9 @@
-"""The journal's records as bytes, versions 1 to 3 of the format (docs/journal.md). Pure: encode and decode
-are neighbours.
+"""Records of a journal as bytes, versions 1 to 3 of the format (docs/journal.md). Pure functions.
 
     record = u32 body_bytes | u32 checksum | u8 type | body          all little-endian
 
-The checksum is the low half of XXH3-64. A PUT's covers its data and is seeded from every header field, so that one
-pack makes the record; any other record's covers its body and is seeded from length and type.
+The checksum is the low half of XXH3-64. A PUT's covers its data and is seeded from every header field, so that one pack
+makes the record; any other record's covers its body and is seeded from length and type.
 """
 
 import operator
@@ -36,7 +35,7 @@ class Type(IntEnum):
 
 
 class Reason(IntEnum):
-    """Why an item left its reader."""
+    """Reason why an item left its reader."""
 
     GOT = 0
     CONFIRMED = 1
@@ -47,15 +46,15 @@ class Reason(IntEnum):
 
 
 class Why(IntEnum):
-    """Why an item has a due time."""
+    """Reason why an item has a due time."""
 
-    DELAYED = 0  # put for later, or given back for later
-    FAILED = 1  # it waits as retry_delays say
+    DELAYED = 0  # put or returned with a delay
+    FAILED = 1  # waiting for its retry
     LEASED = 2  # a lease that went on when the server stopped
 
 
 class Kind(IntEnum):
-    """QUEUE readers have limits, expiry and a window; STREAM readers are a position only."""
+    """Kinds of readers: QUEUE has limits, expiry and a window; STREAM is only a position."""
 
     QUEUE = 0
     STREAM = 1
@@ -65,7 +64,7 @@ Range = tuple[int, int]  # first and last item id, both included
 
 
 def merged(ranges: list[Range]) -> list[Range]:
-    """The same ids as ranges in order that neither touch nor overlap."""
+    """The same ids as sorted ranges that neither touch nor overlap."""
     made: list[Range] = []
     for first, last in sorted(ranges):
         if made and first <= made[-1][1] + 1:
@@ -80,13 +79,13 @@ def merged(ranges: list[Range]) -> list[Range]:
 product: Final[Callable[[int, int], int]] = operator.mul
 
 FRAME: Final = struct.Struct("<IIB")
-# Where fields stand in a record. As literals, which compiled code has in place; a test compares them with the structs.
+# Offsets of fields in a record. Literals are faster in compiled code; a test compares them with the structs.
 TYPE_OFFSET: Final = 8
 FRAME_BYTES: Final = 9
 ID_OFFSET: Final = 9  # of a PUT, as are the following
 ADD_OFFSET: Final = 17
 EXPIRE_OFFSET: Final = 25
-PUT_HEADER_BYTES: Final = 41  # what an item costs on disk beside its data
+PUT_HEADER_BYTES: Final = 41  # an item's bytes on disk without its data
 
 # PUT: | body_bytes u32 | checksum u32 | 1 u8 | id u64 | add_ms u64 | expire_ms u64 | flags u32
 #      | only_reader u32 | data |
@@ -99,7 +98,7 @@ FLAGS_FACTOR: Final = 0xC2B2AE3D
 ONLY_FACTOR: Final = 0x27D4EB2F
 _U32: Final = 0xFFFFFFFF
 READER_MAX: Final = 1 << 31
-ID_MAX: Final = 1 << 62  # no id, and no count of items or bytes, gets there
+ID_MAX: Final = 1 << 62  # above every id and every count of items or bytes
 RECORD_BYTES_MAX: Final = _U32 - 64
 
 _ID: Final = struct.Struct("<Q")
@@ -110,7 +109,7 @@ unpack_id_and_add: Final = struct.Struct("<9xQQ").unpack_from
 
 
 def put_record(item_id: int, add_at_ms: int, expire_at_ms: int, flags: int, only_reader: int, data: bytes) -> bytes:
-    """The PUT record of one item: also the form in which the item lives in memory.
+    """The PUT record of one item, which is also its form in memory.
 
     `expire_at_ms` 0 = never; `only_reader` 0 = for every reader.
     """
@@ -121,7 +120,7 @@ def put_record(item_id: int, add_at_ms: int, expire_at_ms: int, flags: int, only
 
 
 def put_checksum(data: bytes, seed: int, expire_at_ms: int, flags: int, only_reader: int) -> int:
-    """The checksum of a PUT whose id, length and add time are in `seed` already."""
+    """Checksum of a PUT whose id, length and add time are in `seed` already."""
     if expire_at_ms or flags or only_reader:
         seed += product(expire_at_ms, EXPIRE_FACTOR) + product(flags, FLAGS_FACTOR) + only_reader * ONLY_FACTOR
     return xxh3_64_intdigest(data, seed) & _U32
@@ -140,13 +139,13 @@ def item_expire_at_ms(record: bytes) -> int:
 
 
 def item_times_ms(record: bytes) -> tuple[int, int]:
-    """When the item was added, and when its client wants it gone (0 = never)."""
+    """Time at which the item was added, and its client's expiry time (0 = never)."""
     add_at_ms, expire_at_ms = _TIMES.unpack_from(record, ADD_OFFSET)
     return add_at_ms, expire_at_ms
 
 
 def item_optional_fields(record: bytes) -> tuple[int, int, int]:
-    """Expiry (0 = never), flags and only_reader (0 = all): the three that most items do not have."""
+    """Expiry time (0 = never), flags and only_reader (0 = all): the three fields that most items do not have."""
     expire_at_ms, flags, only_reader = _OPTIONAL_FIELDS.unpack_from(record, EXPIRE_OFFSET)
     return expire_at_ms, flags, only_reader
 
@@ -160,7 +159,7 @@ def item_data(record: bytes) -> bytes:
 
 
 def record_end(buffer: bytes, at: int) -> int:
-    """Where the record at `at` ends, going by its length alone."""
+    """End of the record at `at` according to its length field."""
     return at + FRAME_BYTES + int.from_bytes(buffer[at : at + 4], "little")
 
 
@@ -186,7 +185,7 @@ class Done:
 _DONE: Final = struct.Struct("<IBQIQI")
 _RANGE: Final = struct.Struct("<QQ")
 _REASONS: Final = len(Reason)
-_DONE_TYPE: Final = int(Type.DONE)  # an enum's member is slower to reckon with
+_DONE_TYPE: Final = int(Type.DONE)  # arithmetic with an enum's member is slower
 # A DONE of one range is packed with it.
 _DONE_ONE_BYTES: Final = _DONE.size + _RANGE.size
 _DONE_ONE_SEED: Final = _DONE_ONE_BYTES + (_DONE_TYPE << 56)
@@ -202,7 +201,7 @@ def _pack_ranges(ranges: list[Range]) -> bytes:
 
 
 def _unpack_ranges(body: bytes, at: int, count: int) -> list[Range]:
-    """Raises ValueError or struct.error where these are no ranges."""
+    """Unpack ranges. Raises ValueError or struct.error if they are invalid."""
     if not count:
         return []
     ranges = list(_RANGE.iter_unpack(body[at : at + count * _RANGE.size]))
@@ -212,7 +211,7 @@ def _unpack_ranges(body: bytes, at: int, count: int) -> list[Range]:
 
 
 def _believable(reader: int, *numbers: int) -> None:
-    """Raises ValueError for a number of a reader that leaves no next one, and for counts and ids nobody gets to."""
+    """Raise ValueError for a reader number without a successor, or a count or id that is never reached."""
     if reader >= READER_MAX or max(numbers, default=0) >= ID_MAX:
         raise ValueError("field value out of range")
 
@@ -222,7 +221,7 @@ def done_record(done: Done) -> bytes:
 
 
 def ended_record(reader: int, reason: Reason, at_ms: int, items: int, data_bytes: int, ranges: list[Range]) -> bytes:
-    """`done_record` without a Done: one is written for every commit that takes items."""
+    """`done_record` without a Done, because one is written for every commit that takes items."""
     head = _DONE.pack(reader, reason, at_ms, items, data_bytes, len(ranges))
     return framed(_DONE_TYPE, head + _pack_ranges(ranges))
 
@@ -241,7 +240,7 @@ def read_done(body: bytes) -> Done:
 
 @dataclass(slots=True)
 class Abort:
-    """An open read that came back; `times` counts how often this item has. Written only where max_retries is set."""
+    """An open read that was returned for the `times`-th time. Written only if failures are counted."""
 
     reader: int
     at_ms: int
@@ -258,7 +257,7 @@ def abort_record(abort: Abort) -> bytes:
 
 
 def _is_done(body: bytes) -> bool:
-    """Whether a body is that of a DONE. Not left to `read_done`, for there may be one for each item."""
+    """True if a body is that of a DONE. `read_done` would be too slow, as there may be one for each item."""
     if len(body) < _DONE.size:
         return False
     reader, reason, _, _, data_bytes, count = _DONE.unpack_from(body)
@@ -276,37 +275,37 @@ def _is_done(body: bytes) -> bool:
 
 
 def read_abort(body: bytes) -> Abort:
-    """As every `read_`: raises struct.error or ValueError where the fields are not those of an ABORT."""
+    """Read a body. Like every `read_`: raises struct.error or ValueError if it is not that of such a record."""
     return Abort(*_ABORT.unpack(body))
 
 
 @dataclass(slots=True)
 class Due:
-    """An item that is not delivered before `due_at_ms`, to one reader or (0) to every one that it was put for.
+    """An item that is not delivered before `due_at_ms` to one reader, or to every one that it was put for (0).
 
-    `attempts` counts how often it has failed; `lease` is the attempt in the token of whoever has it LEASED, else 0.
+    `attempts` counts how often it has failed; `lease` is the attempt in the token of a LEASED item, else 0.
     """
 
     reader: int
     why: Why
     item_id: int
-    at_ms: int  # when this was written: what was left then is known after a step of the clock, too
+    at_ms: int  # time of writing: bounds the delay after a step of the clock
     due_at_ms: int
     data_bytes: int
     attempts: int = 0
     lease: int = 0
 
     def left_ms(self, wall_ms: int) -> int:
-        """How long the item is still held back: never longer than it was when this was written."""
+        """Time for which the item is still held back, at most what it was when this was written."""
         return max(self.due_at_ms - max(wall_ms, self.at_ms), 0)
 
 
 # DUE: | reader u32 | why u8 | id u64 | at_ms u64 | due_at_ms u64 | data_bytes u32 | attempts u16 | lease u16 |
 _DUE: Final = struct.Struct("<IBQQQIHH")
 DUE_RECORD_BYTES: Final = FRAME_BYTES + _DUE.size
-# Of records as they stand, whose checksums nobody looks at: length of the body, type, and the id of a PUT;
+# Of records whose checksums are not verified: length of the body, type, and the id of a PUT;
 unpack_frame_and_id: Final = struct.Struct("<I4xBQ").unpack_from
-# type, and what a DUE says but for `at_ms` and `data_bytes`.
+# type and fields of a DUE, except `at_ms` and `data_bytes`.
 unpack_due_in_frame: Final = struct.Struct("<8xBIBQ8xQ4xHH").unpack_from
 
 
@@ -326,11 +325,11 @@ def read_due(body: bytes) -> Due:
 
 @dataclass(slots=True)
 class Key:
-    """A key that an item was put with on a reader's queue, which is refused there until `until_ms`."""
+    """Key of an item that was put for a reader, where puts with it are refused until `until_ms`."""
 
     reader: int
     item_id: int
-    at_ms: int  # when this was written, as of a Due
+    at_ms: int  # time of writing, as in Due
     until_ms: int
     digest: bytes  # 16 bytes
 
@@ -351,15 +350,15 @@ def read_key(body: bytes) -> Key:
 
 @dataclass(slots=True, frozen=True)
 class Origin:
-    """Where a moved item comes from, and why: `reason` is EXPIRED, or MOVED where it has failed too often.
+    """Origin of a moved item: `reason` is EXPIRED, or MOVED if it had failed too often.
 
-    `failure` is what was said of why it failed last, "" = nothing. With it an ORIGIN is of version 3.
+    `failure` is the reason given for its last failure, "" = none. With it an ORIGIN is of version 3.
     """
 
     item_id: int
     reason: Reason
     attempts: int
-    put_at_ms: int  # when it was put first
+    put_at_ms: int  # time of its first put
     queue: str
     failure: str = ""
 
@@ -392,7 +391,7 @@ _FAILURE: Final = struct.Struct("<IQ")
 
 
 def failure_record(failed: FailedItem, text: str) -> bytes:
-    """Why an item failed, in the words of whoever had it."""
+    """Record of why an item failed, in its consumer's words."""
     return framed(Type.FAILURE, _FAILURE.pack(*failed) + text.encode())
 
 
@@ -404,7 +403,7 @@ def read_failure(body: bytes) -> tuple[FailedItem, str]:
 
 @dataclass(slots=True)
 class ReaderChange:
-    """A reader that appears (its first item is `at_id`) or goes. Numbers are never used again."""
+    """A reader that is added (its first item is `at_id`) or dropped. Numbers are never reused."""
 
     reader: int
     dropped: bool
@@ -430,7 +429,7 @@ def read_reader(body: bytes) -> ReaderChange:
 
 
 def sync_record(offset: int) -> bytes:
-    """Says that everything before `offset` in this segment was on disk when this was written."""
+    """Record that everything before `offset` in this segment was on disk when this was written."""
     return framed(Type.SYNC, _ID.pack(offset))
 
 
@@ -473,13 +472,13 @@ def read_import(body: bytes) -> list[ImportedFile]:
 
 @dataclass(slots=True)
 class ReaderState:
-    """A reader as a CHECKPOINT keeps it.
+    """A reader's state in a CHECKPOINT.
 
-    `head` is the lowest id not done; `segment` and `offset` say where to start reading for it. `items` and
-    `data_bytes` count what is not done, open reads included. `ended` counts items that left, by Reason, ever.
-    `done` are the ranges done ahead of head; `retries` maps an item id to how often it came back.
+    `head` is the lowest id not done; `segment` and `offset` say where to start reading for it. `items` and `data_bytes`
+    count what is not done, open reads included. `ended` counts items that left, by Reason, since the queue was created.
+    `done` are the ranges done ahead of head; `retries` maps an item id to how often it failed.
 
-    Items that DUE records are about are neither in `head` and `done` nor in the counts, but in `held_items` and
+    Items that DUE records are about are neither in `head` and `done` nor in these counts, but in `held_items` and
     `held_bytes`. A CHECKPOINT says no more of them: `due` is what a recovery has read of their records.
     """
 
@@ -503,12 +502,12 @@ class ReaderState:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """Everything a start needs from before this segment.
+    """All that a start needs from before this segment.
 
-    `previous_bytes` is how much of the previous segment counts; `put_items` and `put_bytes` are of all time.
-    `held_from` is the lowest id that a DUE, KEY or ORIGIN record is about which still counts; 0 = there is none, and
-    version 1 of the format will do. `origins` is what a recovery has read of the latter. `failures` are why items
-    failed last that may be waiting, the one that was said last at the end; they take version 3.
+    `previous_bytes` of the previous segment count; `put_items` and `put_bytes` are of all time. `held_from` is the
+    lowest id that a DUE, KEY or ORIGIN record which still counts is about; 0 = there is none, and version 1 of the
+    format is enough. `origins` is what a recovery has read of ORIGINs. `failures` are the last failure reasons of items
+    that may be waiting, the latest at the end; they need version 3.
     """
 
     segment: int
@@ -559,7 +558,7 @@ def checkpoint_record(checkpoint: Checkpoint) -> bytes:
                 state.head,
                 state.segment,
                 state.offset,
-                max(state.items, 0),  # a count that a damaged DONE took too much from
+                max(state.items, 0),  # a damaged DONE may have made it negative
                 max(state.data_bytes, 0),
                 *state.ended,
                 len(name),
@@ -637,10 +636,10 @@ _TYPES: Final = frozenset(int(known) for known in Type)
 
 
 def checked_end(buffer: bytes, at: int) -> tuple[int, int]:
-    """The type of the record at `at` and where it ends; (0, why) with why < 0 when no whole, true record starts there.
+    """Type and end of the record at `at`; (0, why) with why < 0 if no whole, correct record starts there.
 
     why: -1 the buffer ends inside the record, -2 its checksum or type is wrong, -3 its length is zero, -4 its checksum
-    is right but its fields are not.
+    is correct but its fields are not.
     """
     if at + FRAME_BYTES > len(buffer):
         return 0, -1
@@ -671,7 +670,7 @@ def checked_end(buffer: bytes, at: int) -> tuple[int, int]:
 
 
 def checked_checkpoint(buffer: bytes, at: int) -> tuple[Checkpoint | None, int]:
-    """The CHECKPOINT at `at` and where it ends; None where no whole, true one starts there: `checked_end` says why."""
+    """The CHECKPOINT at `at` and its end; None if no whole, correct one starts there: `checked_end` says why."""
     if at + FRAME_BYTES > len(buffer):
         return None, 0
     body_bytes, checksum, record_type = FRAME.unpack_from(buffer, at)
@@ -703,7 +702,7 @@ _READERS_OF: Final[dict[int, Callable[[bytes], object]]] = {
 
 
 def _makes_sense(record_type: int, body: bytes) -> bool:
-    """Whether a body has the fields of its type: what a newer kestreld wrote may not."""
+    """True if a body has the fields of its type; a newer kestreld's may not."""
     if record_type == 2:
         return _is_done(body)
     try:
@@ -714,7 +713,7 @@ def _makes_sense(record_type: int, body: bytes) -> bool:
 
 
 def why_bad(code: int) -> str:
-    """`checked_end`'s reason in words."""
+    """Error message for a code of `checked_end`."""
     return {
         -1: "the record is cut short",
         -2: "the checksum does not match",
@@ -724,7 +723,7 @@ def why_bad(code: int) -> str:
 
 
 def whole_records(buffer: bytes, at: int, path: str, base: int = 0) -> Iterator[tuple[int, int, int]]:
-    """(type, start, end) of each record from `at` on. Raises JournalCorrupt at the first that is not whole and true.
+    """(type, start, end) of each record from `at` on. Raises JournalCorrupt at the first that is not whole and correct.
 
     `base` is the file offset of the buffer's first byte, for the error.
     """
@@ -742,9 +741,9 @@ _MAY_START_RECORD: Final = re.compile(rb"(?s)(?=(....)....[\x01-\x0b])")
 def find_whole_records(
     buffer: bytes, start: int, stop: int | None = None, check: Check = checked_end
 ) -> Iterator[tuple[int, int, int]]:
-    """(type, start, end) of every whole record at or after `start`, at any byte: for judging what follows a bad one.
+    """(type, start, end) of every whole record at or after `start`, at any byte, to judge what follows a bad one.
 
-    Those that begin at or after `stop` are left out. What a whole record is `check` says.
+    Those that begin at or after `stop` are left out. `check` says what a whole record is.
     """
     at = start
     look_end = len(buffer) if stop is None else min(stop + FRAME_BYTES - 1, len(buffer))

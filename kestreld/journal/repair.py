@@ -1,7 +1,7 @@
-"""A damaged journal is built anew from all that is whole in it, beside the old one, which is kept.
+"""Repair of a damaged journal: it is rebuilt from its whole records beside the old one, which is kept.
 
-An item whose PUT is whole is delivered; one whose PUT is bad is lost, and that is said. Whatever else is bad brings
-items back rather than losing them. The work is done in steps, so that a running server can give way between them.
+An item whose PUT is whole is delivered; one whose PUT is bad is lost, and reported. Other damage brings items back
+rather than losing them. The work is done in steps, so that a running server can do other work between them.
 """
 
 from collections.abc import Iterator
@@ -24,11 +24,11 @@ from kestreld.journal.verify import FOLDER_SUFFIX
 
 @dataclass(slots=True)
 class RepairReport:
-    """What was bad, and what became of it. Nothing was changed where `kept_at` is empty."""
+    """Damages and the outcome of a repair. If `kept_at` is empty nothing was changed."""
 
     queue: str
     damages: list[Damage] = field(default_factory=list)
-    restored: int = 0  # items that some reader has yet to get
+    restored: int = 0  # items that a reader has yet to get
     kept_at: str = ""  # the folder of the damaged journal
 
     @property
@@ -44,8 +44,8 @@ def repair(
 ) -> RepairReport:
     """Repair the journal in `folder`, which nobody may be using. A sound one is left as it is.
 
-    Raises JournalCorrupt when it is not for this kestreld to touch, JournalFailed and OSError when the disk refuses;
-    then the damaged journal is still in place.
+    Raises JournalCorrupt if this kestreld must not touch it, JournalFailed and OSError if the disk fails; then the
+    damaged journal is still in place.
     """
     finish_repairs(files, folder.rpartition("/")[0])
     work = Repair(files, clock, folder, segment_bytes_max)
@@ -61,10 +61,10 @@ def repair(
 
 
 class Repair:
-    """`survey`, then `build`, `sync`, `put_in_place` and `sync_names`. The first two are done in steps.
+    """Call `survey`, then `build`, `sync`, `put_in_place` and `sync_names`. The first two are done in steps.
 
-    `stopped`: why a server has stopped it. If it had been in use, the server says what is `known`, may go on writing to
-    it, but for new items, and calls `catch_up` before `put_in_place`.
+    `stopped` is why a server has stopped the journal. If that was in use, the server passes what is `known`, may go on
+    writing to it, except new items, and calls `catch_up` before `put_in_place`.
     """
 
     def __init__(
@@ -86,21 +86,21 @@ class Repair:
         self.report = RepairReport(self._queue)
 
     def survey(self) -> Iterator[None]:
-        """Find out what is bad and what is left, changing nothing.
+        """Find what is bad and what is left, changing nothing.
 
-        Raises JournalCorrupt when this kestreld must not touch it, OSError when a file cannot be opened.
+        Raises JournalCorrupt if this kestreld must not touch the journal, OSError if a file cannot be opened.
         """
         yield from self._found.run()
         self.report.damages = self._found.damages
 
     def build(self) -> Iterator[None]:
-        """Write the new journal, out of sight and not yet synced. Raises JournalFailed, or OSError."""
+        """Write the new journal under another name, not yet synced. Raises JournalFailed or OSError."""
         self.abandon()
         try:
             yield from self._write()
         except (JournalFailed, OSError):
             with suppress(OSError):
-                self.abandon()  # a disk that is full needs the room
+                self.abandon()  # a full disk needs the space
             raise
 
     def _write(self) -> Iterator[None]:
@@ -153,7 +153,7 @@ class Repair:
         )
 
     def sync(self) -> None:
-        """Put the new journal on disk, under the name that `finish_repairs` looks for. Slow; raises OSError."""
+        """Sync the new journal, under the name that `finish_repairs` looks for. Slow; raises OSError."""
         names = self._files.list_dir(self._new.building)
         for name in names:
             self._sync_file(f"{self._new.building}/{name}")
@@ -171,10 +171,9 @@ class Repair:
             self._files.close(fd)
 
     def catch_up(self) -> bool:
-        """Take over what was written to the old journal since it was looked at: what was done meanwhile. False when
-        there is nothing more; else `sync_caught_up` is due.
+        """Copy what was written to the old journal since it was inspected; False if there was nothing.
 
-        Raises JournalCorrupt, or OSError.
+        If True, `sync_caught_up` comes next. Raises JournalCorrupt or OSError.
         """
         if not self._found.parts:
             return False
@@ -199,7 +198,7 @@ class Repair:
         return True
 
     def sync_caught_up(self) -> None:
-        """Slow; raises OSError."""
+        """Sync what `catch_up` has copied. Slow; raises OSError."""
         self._sync_file(self._newest())
 
     def _newest(self) -> str:
@@ -207,16 +206,16 @@ class Repair:
         return f"{built}/{[name for name in self._files.list_dir(built) if parse_segment_name(name)][-1]}"
 
     def put_in_place(self) -> None:
-        """Let the new journal take the place of the old one, which is kept. Quick; raises OSError."""
+        """Replace the old journal, which is kept, by the new one. Quick; raises OSError."""
         self.report.kept_at = self._new.put_in_place()
 
     def sync_names(self) -> None:
-        """Slow; raises OSError."""
+        """Sync the names of both journals. Slow; raises OSError."""
         self._new.sync_names()
 
 
 def _is_wanted(found: int, only: int, wanted: list[tuple[int, list[Range]]]) -> bool:
-    """Whether some reader is not done with an item. Ids rise from call to call: ranges passed by are dropped."""
+    """True if a reader is not done with the item. Ids must rise from call to call: ranges passed are dropped."""
     is_wanted = False
     for number, ranges in wanted:
         while ranges[0][1] < found:

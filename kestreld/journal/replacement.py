@@ -1,4 +1,4 @@
-"""A folder of the spool that is built anew beside the damaged one, and takes its place when it is whole and on disk.
+"""Replacement of a damaged folder in the spool by a new one, built beside it, once that is whole and on disk.
 
 The damaged one is kept. A crash at any step leaves the one or the other, or what `finish_repairs` completes.
 """
@@ -20,9 +20,9 @@ def _must_not_fail(path: str, error: OSError) -> None:
 
 
 def finish_repairs(files: FileLayer, spool: str, failed: Callable[[str, OSError], None] = _must_not_fail) -> list[str]:
-    """Give what was repaired the names that a crash kept from it; which. Before anything else looks at the spool.
+    """Finish replacements that a crash interrupted; returns the folders. Call it before anything else reads the spool.
 
-    `failed` is told of a folder that cannot be put in its place, and why. Raises OSError.
+    `failed` is called with a folder that cannot be moved into place, and why. Raises OSError.
     """
     finished = []
     for built in _unfinished(files, spool):
@@ -39,7 +39,7 @@ def finish_repairs(files: FileLayer, spool: str, failed: Callable[[str, OSError]
 
 
 def _unfinished(files: FileLayer, spool: str) -> list[str]:
-    """The folders that are whole and on disk, and of which there is nothing in their place."""
+    """Folders that are whole and on disk, and whose place is free."""
     building = f"{spool}/{BUILDING}"
     with naming(building):
         names = files.list_dir(building) if files.is_dir(building) else []
@@ -51,7 +51,7 @@ def _unfinished(files: FileLayer, spool: str) -> list[str]:
 
 
 def remove_abandoned(files: FileLayer, spool: str) -> None:
-    """Remove what crashes have left of journals that were being built. Raises OSError."""
+    """Remove what crashes have left of unfinished journals. Raises OSError."""
     building = f"{spool}/{BUILDING}"
     if not files.exists(building):
         return
@@ -67,7 +67,7 @@ def remove_abandoned(files: FileLayer, spool: str) -> None:
 
 
 def remove_all(files: FileLayer, path: str) -> None:
-    """Remove a file, or a folder and all that is in it. Raises OSError."""
+    """Remove a file, or a folder with everything in it. Raises OSError."""
     try:
         files.unlink(path)
     except IsADirectoryError:
@@ -77,9 +77,9 @@ def remove_all(files: FileLayer, path: str) -> None:
 
 
 class Replacement:
-    """Of `folder`, which is in a spool. It is built in `building`; then come `publish`, `put_in_place`, `sync_names`.
+    """Replacement of `folder`, in a spool. Build it in `building`, then `publish`, `put_in_place`, `sync_names`.
 
-    `built` is where it is from `publish` on.
+    `built` is its path from `publish` on.
     """
 
     def __init__(self, files: FileLayer, clock: Clock, folder: str) -> None:
@@ -97,14 +97,15 @@ class Replacement:
                 self._files.remove_folder(leftover)
 
     def publish(self) -> None:
-        """All of it is on disk: give it the name that `finish_repairs` looks for. Slow; raises OSError."""
+        """Rename the new folder, now on disk, to the name that `finish_repairs` looks for. Slow; raises OSError."""
         self._files.rename(self.building, self.built)
         self._files.sync_dir(f"{self._spool}/{BUILDING}")
         self._files.make_dir(f"{self._spool}/{DAMAGED}")
         self._files.sync_dir(self._spool)  # before the old one moves into a folder that a power cut may take away
 
     def put_in_place(self) -> str:
-        """Let it take the place of the old one; where that is kept. Quick; raises OSError.
+        """Replace the old folder by the new one; returns the path under which the old one is kept. Quick; raises
+        OSError.
 
         A crash leaves the one or the other in place, or neither and the new one where `finish_repairs` looks.
         """
@@ -121,6 +122,6 @@ class Replacement:
         return kept_at
 
     def sync_names(self) -> None:
-        """Slow; raises OSError."""
+        """Sync the names of both folders. Slow; raises OSError."""
         for folder in (f"{self._spool}/{DAMAGED}", f"{self._spool}/{BUILDING}", self._spool):
             self._files.sync_dir(folder)

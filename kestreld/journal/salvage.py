@@ -1,7 +1,7 @@
-"""What is whole in a damaged segment: its good records one by one, and behind a bad one wherever sense begins again.
+"""Salvage of whole records from a damaged segment, also after bad stretches.
 
-Pure. A record is believed for its checksum, and behind damage also for its place: items may hold records of other
-journals, and the ids of this one rise within the bounds of the segment.
+Pure. A record is accepted by its checksum, and after damage also by its place: items may contain records of other
+journals, while the ids of this one rise within the bounds of the segment.
 """
 
 from bisect import bisect_left
@@ -19,13 +19,13 @@ ID_END: Final = 1 << 64
 SCAN_BYTES: Final = 32 * 1024
 SCAN_RECORDS: Final = 1024
 Piece = tuple[int, int, int]  # type of a whole record, or 0 for a stretch that holds none; start, end
-PAUSE: Final[Piece] = (-1, 0, 0)  # nothing yet: a search goes on
+PAUSE: Final[Piece] = (-1, 0, 0)  # no result yet: a search goes on
 
 
 class Salvage:
-    """Reads one segment from `start` on. Ids in it are from `first_id` on, and below `end_id` where that is known.
+    """Reads one segment from `start` on. Its ids begin at `first_id`, and are below `end_id` if that is known.
 
-    `is_end_said`: all of `buffer` counts. Otherwise it may end in what a commit left that failed.
+    `is_end_said`: all of `buffer` counts. Otherwise it may end in the rest of a failed commit.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class Salvage:
         self._last = first_id - 1  # the highest id met
         self._end_id = end_id
         self._is_end_said = is_end_said
-        self._whole: list[Piece] | None = None  # whole records behind the first bad one, be they inside of others
-        self._anchors: list[tuple[int, int]] | None = None  # start and id of the PUTs where reading may go on
+        self._whole: list[Piece] | None = None  # whole records after the first bad one, also inside others
+        self._anchors: list[tuple[int, int]] | None = None  # start and id of PUTs at which reading may resume
         self.readers: list[bytes] = []  # READER records that a bad stretch may have held
 
     def pieces(self) -> Iterator[Piece]:
@@ -49,7 +49,7 @@ class Salvage:
                 found = self._id(at)
                 is_too_high = self._end_id is not None and found >= self._end_id
                 if is_too_high and not self._is_end_said:
-                    return  # of a commit that failed: the next segment has its ids
+                    return  # of a failed commit: the next segment has its ids
                 if is_too_high or found <= self._last or not self._fits_in(at, found):
                     record_type = 0
                 else:
@@ -81,7 +81,7 @@ class Salvage:
                 self.readers.append(self._buffer[start:stop])
 
     def _said_before(self, at: int, end: int) -> list[Piece]:
-        """What is said of items right before the PUT at `end`, where it is whole: it stands before what it is about."""
+        """Whole DUE, KEY and ORIGIN records right before the whole PUT at `end`, which they are about."""
         before: list[Piece] = []
         for piece in reversed(list(self._within(at + 1, end))):
             if piece[0] not in SAID or piece[2] != end:
@@ -90,10 +90,10 @@ class Salvage:
             end = piece[1]
         return before
 
-    # Where to go on behind a bad record
+    # Resuming after a bad record
 
     def _resume(self, at: int) -> Generator[Piece, None, tuple[int, bool]]:
-        """Where sense begins again behind the bad record at `at`, and whether more than that record may lie between."""
+        """Offset at which reading resumes after the bad record at `at`; True if others may have been lost, too."""
         buffer, size = self._buffer, len(self._buffer)
         if at + records.ADD_OFFSET > size:
             return size, False
@@ -131,7 +131,7 @@ class Salvage:
         return whole
 
     def _within(self, start: int, end: int) -> Iterator[Piece]:
-        """The whole records between `start` and `end`, once they had to be looked for."""
+        """The whole records between `start` and `end`, once `_scan` has run."""
         whole = self._whole or []
         for index in range(bisect_left(whole, start, key=_start), len(whole)):
             piece = whole[index]
@@ -141,7 +141,7 @@ class Salvage:
                 yield piece
 
     def _next_id(self, at: int) -> int:
-        """The id of the next item that whole records lead to from `at`, or UNKNOWN."""
+        """Id of the next item to which whole records lead from `at`, or UNKNOWN."""
         buffer = self._buffer
         while at < len(buffer):
             record_type, end = records.checked_end(buffer, at)
@@ -153,7 +153,7 @@ class Salvage:
         return UNKNOWN if self._end_id is None else self._end_id
 
     def _end_with_other_length(self, at: int) -> int:
-        """Where the record at `at` ends if nothing but its length is wrong; 0 when that is not so."""
+        """End of the record at `at` if only its length is wrong; 0 if it is not so."""
         buffer, size = self._buffer, len(self._buffer)
         written = int.from_bytes(buffer[at : at + 4], "little")
         ends = [at + records.FRAME_BYTES + (written ^ (1 << bit)) for bit in range(32)]
@@ -171,7 +171,7 @@ class Salvage:
         return 0
 
     def _may_end(self, at: int, end: int) -> bool:
-        """Whether it is worth the time to look if the record at `at` ends there: a long one only before a whole one."""
+        """True if a record from `at` to `end` is worth checking: a long one only before a whole record."""
         if end - at <= LONG_BYTES:
             return True
         if end == len(self._buffer):
@@ -179,7 +179,7 @@ class Salvage:
         return records.checked_end(self._buffer, end)[0] > 0
 
     def _holds_item(self, start: int, end: int, following: int) -> bool:
-        """Whether an item that belongs before `following` stands between `start` and `end`."""
+        """True if an item that belongs before `following` is between `start` and `end`."""
         end_id = ID_END if following == UNKNOWN else following
         return any(
             record_type == records.Type.PUT and self._last < self._id(found) < end_id
@@ -187,10 +187,10 @@ class Salvage:
         )
 
     def _next_anchor(self, at: int, *, is_item: bool) -> int:
-        """The first PUT behind `at` that belongs here, or the end of the segment.
+        """The first PUT after `at` that belongs here, or the end of the segment.
 
-        `is_item`: what is bad at `at` says that it is the next item. Then no more can be missing than there is room
-        for, or the PUT is inside that item: a segment may be cut short in one.
+        `is_item`: the bad record at `at` says that it is the next item. Then no more items can be missing than fit in
+        between, or the PUT is inside that item: a segment may be cut short in one.
         """
         last = self._last + is_item
         anchors = self._anchors or []
@@ -201,14 +201,14 @@ class Salvage:
         return len(self._buffer)
 
     def _fits_in(self, at: int, found: int) -> bool:
-        """Whether the PUT at `at` is one of the anchors, once these had to be looked for."""
+        """True if the PUT at `at` is one of the anchors, or these were not needed so far."""
         if self._anchors is None:
             return True
         index = bisect_left(self._anchors, (at, 0))
         return index < len(self._anchors) and self._anchors[index] == (at, found)
 
     def _find_anchors(self, at: int) -> Generator[Piece, None, list[tuple[int, int]]]:
-        """The most PUTs from `at` on that stand in the order of their ids: those inside items do not fit in."""
+        """Largest set of PUTs from `at` on in the order of their ids: those inside items do not fit in."""
         end_id = ID_END if self._end_id is None else self._end_id
         whole = self._whole or []
         puts: list[tuple[int, int]] = []
@@ -221,7 +221,7 @@ class Salvage:
         return (yield from longest_row(puts))
 
     def _mend(self, at: int, end: int) -> None:
-        """A READER with one wrong bit is worth the search: without it a queue, or its name, is gone."""
+        """Search for the one wrong bit of a READER, without which a queue or its name would be lost."""
         record = self._buffer[at:end]
         if len(record) not in READER_BYTES or (record[8] ^ records.Type.READER).bit_count() > 1:
             return
@@ -232,8 +232,8 @@ class Salvage:
 
 
 def longest_row(found: Sequence[tuple[int, int]]) -> Generator[Piece, None, list[tuple[int, int]]]:
-    """The most of these pairs whose second numbers rise, in the order they are in; PAUSE now and then."""
-    tails: list[int] = []  # the lowest numbers with which rows of each length can end
+    """Longest subsequence of these pairs whose second numbers rise; PAUSE now and then."""
+    tails: list[int] = []  # the lowest last number of a subsequence of each length
     lengths = []
     for count, (_, number) in enumerate(found):
         length = bisect_left(tails, number)
@@ -252,7 +252,7 @@ def longest_row(found: Sequence[tuple[int, int]]) -> Generator[Piece, None, list
 
 
 def one_bit_off(data: bytes, bits: Iterable[int]) -> Iterator[bytes]:
-    """The bytes with each of these bits, one at a time, as it is not."""
+    """Copies of the bytes, each with one of these bits inverted."""
     for bit in bits:
         byte = bit >> 3
         yield data[:byte] + bytes([data[byte] ^ (1 << (bit & 7))]) + data[byte + 1 :]

@@ -1,4 +1,4 @@
-"""Reading journals to see whether they are whole: of a stopped server or a running one, changing nothing."""
+"""Verification of journals, of a stopped server or a running one; changes nothing."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -23,15 +23,17 @@ Known = Callable[[str], int | None]
 
 
 def nothing_known(path: str) -> int | None:
-    """Every file is read."""
+    """None: every file is read."""
     return None
 
 
 @dataclass(slots=True)
 class SegmentReport:
-    """What one segment holds. `bad_offset` is None when it is whole; `torn` = it ends in the middle of a record,
-    as a running server's or a crash's last segment may. `missing`: segments that should be in the folder `path` are
-    not; `unreadable`: the disk does not give it out. `put_items` were ever put up to its end, or CANNOT_TELL.
+    """Contents of one segment. `bad_offset` is None if it is whole.
+
+    `torn`: it ends inside a record, as the last segment of a running or crashed server may. `missing`: segments are
+    missing in the folder `path`; `unreadable`: the disk cannot read it. `put_items` is the number of items ever put up
+    to its end, or CANNOT_TELL.
     """
 
     queue: str
@@ -49,7 +51,7 @@ class SegmentReport:
 
 @dataclass(slots=True)
 class _Contents:
-    """What of a segment says which of its items are live, and whether the one before it is all there."""
+    """Contents of a segment that tell which items are live, and whether the segment before it is complete."""
 
     number: int
     first_id: int
@@ -62,22 +64,22 @@ class _Contents:
 
 @dataclass(slots=True)
 class _Folder:
-    """How the segments of a journal begin, by name, and what that says of them. One that cannot be opened is left out.
+    """Beginnings of a journal's segments by name, and what they tell. One that cannot be opened is left out.
 
-    `live` is the one that a start goes on in, "" in an archive or where there is none. It sets `unfinished` ones aside.
+    `live` is the one that a start goes on in, "" in an archive or if there is none; it sets `unfinished` ones aside.
     """
 
     beginnings: dict[str, Beginning] = field(default_factory=dict)
     live: str = ""
     unfinished: set[str] = field(default_factory=set)
-    counted_bytes: dict[str, int] = field(default_factory=dict)  # of closed ones that another stands behind
+    counted_bytes: dict[str, int] = field(default_factory=dict)  # of closed segments with a successor
     empty: set[str] = field(default_factory=set)  # nothing was ever put in them
-    stood_in_for: set[str] = field(default_factory=set)  # a compacted one has their items
+    stood_in_for: set[str] = field(default_factory=set)  # replaced by a compacted segment
 
 
 @dataclass(slots=True)
 class _Readers:
-    """Per reader of a journal the ids it is done with, as ranges in no order, and what of these is held back."""
+    """Per reader of a journal, the ids it is done with as unsorted ranges, and the items it holds."""
 
     done: dict[int, list[records.Range]] = field(default_factory=dict)
     due: DueItems = field(default_factory=lambda: DueItems([]))
@@ -126,7 +128,7 @@ def verify_spool(
 ) -> Iterator[SegmentReport]:
     """A report for every segment of every journal in the spool or archive, or of one queue's. Raises OSError.
 
-    Of a segment that is `known` there is none, and what it holds counts for nothing.
+    A segment that is `known` has no report, and its contents are not counted.
     """
     for find in (journal_folders, archived_folders):
         for family, folder in find(files, spool, queue):
@@ -134,7 +136,7 @@ def verify_spool(
 
 
 def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = nothing_known) -> list[SegmentReport]:
-    """The reports of one journal's segments, in order; none where the folder has gone meanwhile."""
+    """Reports of one journal's segments, in order; none if the folder is gone meanwhile."""
     try:
         all_names = files.list_dir(folder)
     except FileNotFoundError:
@@ -144,7 +146,7 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
     reports: list[SegmentReport] = []
     contents: list[_Contents] = []
     readers = _Readers()
-    missing: list[tuple[int, str]] = []  # the number of the segment before which something is, and what
+    missing: list[tuple[int, str]] = []  # number of the segment after a gap, and the message
     previous: SegmentReport | None = None
     last_number, put_items = 0, CANNOT_TELL
     for name in names:
@@ -164,7 +166,7 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
             buffer = files.read_file(report.path)
             beginning = around.beginnings.get(name) or open_segment(files, report.path)
         except FileNotFoundError:
-            continue  # a running server has let it go meanwhile
+            continue  # a running server has removed it meanwhile
         except OSError as error:
             report.unreadable, report.reason, previous = True, why_unread(error, report.path).lower(), None
         else:
@@ -191,10 +193,10 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
 
 
 def _look_around(files: FileLayer, folder: str, names: list[str], marker: Marker | None) -> _Folder:
-    """What the segments say of one another, as a start sees it."""
+    """Facts that the segments tell about one another, as a start sees them."""
     around = _Folder()
     for name in names:
-        with suppress(OSError):  # found when it is read, or let go of meanwhile
+        with suppress(OSError):  # found when it is read, or removed meanwhile
             around.beginnings[name] = open_segment(files, f"{folder}/{name}")
     found = list(around.beginnings.values())
     if folder.endswith(FOLDER_SUFFIX) and names and names[-1] in around.beginnings:
@@ -219,8 +221,9 @@ def _name_of(beginning: Beginning) -> str:
 
 
 def missing_at_a_start(files: FileLayer, folder: str, names: list[str], marker: Marker) -> str:
-    """What the marker and the heads of the readers say that is not there at either end, or between segments where it
-    may say what is held back; "" where all is.
+    """Error message for segments that a start would miss by the marker and the readers' heads; "" = none.
+
+    That is at either end, or between segments where DUE records may be missing.
     """
     places = [place for name in names if (place := parse_segment_name(name)) is not None]
     is_row = bool(places) and places[-1][0] - places[0][0] + 1 == len(places)
@@ -233,7 +236,7 @@ def missing_at_a_start(files: FileLayer, folder: str, names: list[str], marker: 
         except (SegmentsMissing, RecordsDisagree) as problem:
             reason = problem.reason
         except (JournalCorrupt, FileNotFoundError):
-            return ""  # found by its records, or let go of meanwhile
+            return ""  # found by its records, or removed meanwhile
         else:
             return ""
     return reason
@@ -280,7 +283,7 @@ def _read_segment(
 def _read_records(
     report: SegmentReport, buffer: bytes, at: int, found: _Contents, readers: _Readers, *, first: bool
 ) -> int:
-    """Go through the records; returns the offset where whole ones end."""
+    """Read the records; returns the offset at which whole ones end."""
     start = last = -1
     while at < len(buffer):
         record_type, end = records.checked_end(buffer, at)
@@ -327,7 +330,7 @@ def _read_other(record_type: records.Type, body: bytes, readers: _Readers, *, fi
 
 
 def _count_live(reports: list[SegmentReport], contents: list[_Contents], readers: _Readers) -> None:
-    """An item is live while a reader it is for is not done with it."""
+    """Count live items: those that a reader they are for is not done with."""
     done = {
         number: _without(records.merged(ranges), readers.due.of.get(number, ()))
         for number, ranges in readers.done.items()
@@ -349,13 +352,13 @@ def _count_live(reports: list[SegmentReport], contents: list[_Contents], readers
 
 
 def _without(ranges: list[records.Range], ids: Iterable[int]) -> list[records.Range]:
-    """Ranges in order, less some ids."""
+    """Sorted ranges without some ids."""
     ends = [-1, *sorted(ids), records.ID_MAX]
     return common(ranges, [(before + 1, after - 1) for before, after in pairwise(ends) if before + 1 < after])
 
 
 def common(left: list[records.Range], right: list[records.Range]) -> list[records.Range]:
-    """Where two lists of ranges, each in order, overlap."""
+    """Overlap of two lists of sorted ranges."""
     common: list[records.Range] = []
     at = other = 0
     while at < len(left) and other < len(right):

@@ -1,7 +1,7 @@
-"""Journals become Kestrel 2.x files again, one for each queue: the way back. The spool itself is only read.
+"""Export of journals as Kestrel 2.x files, one for each queue; the spool itself is only read.
 
 Add times, expiry and order are kept. Flags and due times are not: Kestrel has none. Open reads are not journaled here,
-so their items are waiting ones.
+so their items are exported as waiting.
 """
 
 from collections.abc import Iterator
@@ -28,8 +28,9 @@ KESTREL_DATA_BYTES_MAX: Final = (1 << 31) - 1 - 16  # an op's length is an i32 a
 
 @dataclass(slots=True)
 class ExportedQueue:
-    """One queue's file. `problem` says why there is none; `flags_lost` counts items whose flags were not 0, `due_lost`
-    those that were not due yet.
+    """One queue's file. `problem` says why there is none.
+
+    `flags_lost` counts items whose flags were not 0, `due_lost` those that were not due yet.
     """
 
     name: str
@@ -41,9 +42,9 @@ class ExportedQueue:
 
 
 def export_spool(files: FileLayer, clock: Clock, spool: str, queue: str | None, folder: str) -> Iterator[ExportedQueue]:
-    """Write the waiting items of a stopped server's spool into `folder`, a queue a step.
+    """Write the waiting items of a stopped server's spool into `folder`, one queue per step.
 
-    `queue` is one queue with its children, or one child; None is all. Raises FileNotFoundError when there is no such
+    `queue` is one queue with its children, or one child; None = all. Raises FileNotFoundError if there is no such
     queue, FileExistsError before it writes a queue of which `folder` has files, and other OSErrors. A queue whose
     journal is damaged has a `problem` and no file.
     """
@@ -113,7 +114,7 @@ def _export_family(
 def _export_queue(
     files: FileLayer, clock: Clock, journal: Journal, reader: records.ReaderState, name: str, folder: str
 ) -> ExportedQueue:
-    """Under a name that Kestrel takes for an unfinished file, then under the queue's."""
+    """Write a queue's file under a name that Kestrel takes for an unfinished one, then rename it."""
     exported = ExportedQueue(name)
     building = f"{folder}/{name}~~{clock.wall_ms}"
     fd = files.create(building)
@@ -166,7 +167,7 @@ def _items(journal: Journal, reader: records.ReaderState, exported: ExportedQueu
 
 
 def waiting_records(journal: Journal, reader: records.ReaderState) -> Iterator[bytes]:
-    """The PUT records that a reader has not done, in order, held back or not. Raises JournalCorrupt."""
+    """PUT records of the items that a reader has not done, in order, held ones included. Raises JournalCorrupt."""
     wanted = undone(reader)
     at = 0
     for found, record in journal.puts(wanted[0][0], READ_BYTES):

@@ -1,6 +1,6 @@
-"""Spools of the original Kestrel, 1.x and 2.x: a queue's files, what is in them, and a journal to hand back.
+"""Spools of the original Kestrel, 1.x and 2.x: a queue's files, their items, and the ops of an export.
 
-Reads only; moving and removing is the importer's. The ops are in `ops`, damaged files in `salvage`.
+Reads only; the importer moves and removes files. The ops are in `ops`, damaged files in `salvage`.
 """
 
 import re
@@ -52,7 +52,7 @@ class _FileName:
 
 
 def _file_name(name: str) -> _FileName | None:
-    """What the name says. None: not a file of Kestrel's."""
+    """Parse a file name; None = it is not a name that Kestrel gives."""
     match = _FILE_NAME.fullmatch(name)
     if match is None or "~~" in match[1]:
         return None
@@ -66,9 +66,9 @@ def _file_name(name: str) -> _FileName | None:
 
 
 def find_queues(files: FileLayer, folder: str) -> tuple[dict[str, list[str]], list[str]]:
-    """The queues of a Kestrel spool with the names of their files, and the names that are not Kestrel's.
+    """Queues of a Kestrel spool with the names of their files, and the names that are not Kestrel's.
 
-    Folders and names that begin with a dot are passed over. An unfinished file alone makes no queue.
+    Folders and names that begin with a dot are skipped. An unfinished file alone is not a queue.
     """
     queues: dict[str, list[str]] = {}
     unfinished: list[_FileName] = []
@@ -89,7 +89,7 @@ def find_queues(files: FileLayer, folder: str) -> tuple[dict[str, list[str]], li
 
 
 def queue_of(file_name: str) -> str | None:
-    """The queue whose file has this name. None: not a name that Kestrel gives."""
+    """The queue that a file of this name belongs to; None = it is not a name that Kestrel gives."""
     file = _file_name(file_name)
     return None if file is None else file.queue
 
@@ -97,10 +97,10 @@ def queue_of(file_name: str) -> str | None:
 def read_queue(
     files: FileLayer, folder: str, name: str, now_ms: int, file_names: Sequence[str] | None = None
 ) -> KestrelQueue:
-    """The queue as Kestrel would serve it after a restart, and every whole item beyond that.
+    """Read a queue as Kestrel would serve it after a restart, and every whole item beyond that.
 
-    Open reads are back at the head; expired items are still there. `now_ms` dates items without an add time.
-    `file_names` are the queue's where they are known, as from `find_queues`.
+    Open reads are back at the head; expired items are still there. `now_ms` is the add time of items without one.
+    `file_names` are the queue's if they are known, as from `find_queues`.
     """
     before, replayed, after = _in_replay_order(files, folder, name, file_names)
     queue = KestrelQueue(name, [f"{folder}/{file}" for file in (*before, *replayed, *after)])
@@ -118,14 +118,14 @@ def read_queue(
 
 
 def replayed_files(files: FileLayer, folder: str, name: str) -> list[str]:
-    """Names of the queue's files that count, in order: not those that a pack replaces, nor unfinished ones."""
+    """Names of the queue's files that count, in order: not those replaced by a pack, nor unfinished ones."""
     return _in_replay_order(files, folder, name, None)[1]
 
 
 def _in_replay_order(
     files: FileLayer, folder: str, name: str, file_names: Sequence[str] | None
 ) -> tuple[list[str], list[str], list[str]]:
-    """The queue's files: those a pack replaces, those to replay in order, those never finished."""
+    """The queue's files: those replaced by a pack, those to replay in order, and unfinished ones."""
     own = [
         file
         for file in map(_file_name, files.list_dir(folder) if file_names is None else file_names)
@@ -144,7 +144,7 @@ def _in_replay_order(
 class _Replay:
     """A queue while ops are applied to it.
 
-    A place in the queue may be None: an item that could not be read, but that later ops take away.
+    An entry of the queue may be None: an item that could not be read, but that later ops remove.
     """
 
     def __init__(self, now_ms: int) -> None:
@@ -161,7 +161,7 @@ class _Replay:
         self._last_tentative: KestrelItem | None = None
 
     def apply(self, buffer: bytes, stretch: Stretch) -> None:
-        """Apply the stretch's ops, and what is known of the damage behind them."""
+        """Apply the stretch's ops, and what is known of the damage after them."""
         queue, at, end = self._queue, stretch.start, stretch.end
         takes_are_known = self._takes_are_known
         while at < end:
@@ -258,7 +258,7 @@ class _Replay:
 
 
 def _next_xid(xid: int) -> int:
-    """One more, in 32 bits with a sign."""
+    """The next xid; a signed 32-bit number that wraps around."""
     return xid + 1 if xid < 0x7FFFFFFF else -0x80000000
 
 

@@ -1,8 +1,8 @@
-"""Kestrel's files become journals: those in a server's own spool at its start, or those of another spool offline.
+"""Import of Kestrel's files as journals: those in the server's own spool at startup, or another spool's offline.
 
-The unit is the family, a queue and its children: they are one journal. It is built under .tmp, says which files it was
-made from, and is renamed into the spool whole; only then do Kestrel's files move to .imported. So a crash leaves the
-files, or the journal, or both and the means to tell that they are the same items.
+The unit is the family, a queue and its children: they are one journal. It is built under .tmp, names the files it was
+made from, and is renamed into the spool as a whole; only then are Kestrel's files moved to .imported. So a crash leaves
+the files, or the journal, or both together with the means to tell that they have the same items.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ Report = Callable[[str], None]
 
 @dataclass(slots=True)
 class ImportedQueue:
-    """What became of one queue. `unread` are the stretches of its files that could not be read."""
+    """Outcome of importing one queue. `unread` are the stretches of its files that could not be read."""
 
     name: str
     items: int = 0
@@ -50,7 +50,7 @@ class _Look:
 
 
 def import_at_start(files: FileLayer, clock: Clock, config: Config, report: Report) -> dict[str, NotImported]:
-    """Make journals of all Kestrel files in the server's spool; the families that must stop, and why."""
+    """Import all Kestrel files in the server's spool; returns the families that must stop, and why."""
     try:
         remove_abandoned(files, config.queue_path)
     except OSError as error:
@@ -77,12 +77,12 @@ def import_at_start(files: FileLayer, clock: Clock, config: Config, report: Repo
 
 
 def unread_words(unread: Unread) -> str:
-    """What could not be read, and where."""
+    """Message for a stretch that could not be read."""
     return f"{unread.path}: byte {unread.offset}: {unread.reason}; unread_bytes={unread.size_bytes}"
 
 
 class KestrelImport:
-    """The Kestrel families in the folder `source`, or the one `wanted`, on their way into the spool of `config`."""
+    """Imports the Kestrel families in the folder `source`, or the one `wanted`, into the spool of `config`."""
 
     def __init__(
         self, files: FileLayer, clock: Clock, config: Config, source: str, report: Report, wanted: str | None = None
@@ -120,9 +120,9 @@ class KestrelImport:
             self._report(f"{self._source}/{name}: {reason}; left alone")
 
     def bring_in(self, family: str) -> list[ImportedQueue]:
-        """Make the family's journal; nothing when it was made before. Raises NotImported.
+        """Import a family; an empty list if it was imported before. Raises NotImported.
 
-        Files in the spool itself move to .imported once their journal is there; those of another folder stay.
+        Files in the spool itself are moved to .imported once their journal is there; those of another folder stay.
         """
         folder = f"{self._spool}/{encode_queue_name(family)}{FOLDER_SUFFIX}"
         try:
@@ -146,7 +146,7 @@ class KestrelImport:
         return _Look(records.ImportedFile(name, len(content), xxh3_64_intdigest(content)), reads_as_kestrels)
 
     def _is_kestrels(self, queue: str, names: list[str], looks: dict[str, _Look]) -> bool:
-        """Whether anything in the files is Kestrel's: other files may have names as queues have them."""
+        """True if anything in the files is Kestrel's: other files may have names like those of queues."""
         if any(looks[name].reads_as_kestrels for name in names):
             return True
         found = read_queue(self._files, self._source, queue, self._clock.wall_ms, names)
@@ -157,7 +157,7 @@ class KestrelImport:
     # A journal that is there already
 
     def _finish(self, family: str, folder: str, looks: dict[str, _Look]) -> None:
-        """Move away what the journal was made from. Raises NotImported when there is more."""
+        """Move away the files that the journal was made from. Raises NotImported if there are others."""
         known = {file.name: file for file in files_imported(self._files, folder)}
         # A damaged file of Kestrel's may not look like one by itself: ask the journal first.
         matching = [name for name, look in looks.items() if known.get(name) == look.file]
@@ -238,7 +238,7 @@ class KestrelImport:
     # What is done with
 
     def _move_away(self, family: str, names: list[str]) -> None:
-        """To .imported, all of this run into one folder there; files of another folder stay where they are."""
+        """Move files to .imported, all of this run into one folder there. Files of another folder stay."""
         if self._source != self._spool or not names:
             return
         if not self._moved_to:
@@ -262,7 +262,7 @@ def _record(item_id: int, only_reader: int, item: KestrelItem) -> bytes:
 
 
 def files_imported(files: FileLayer, folder: str) -> list[records.ImportedFile]:
-    """What the journal in `folder` was made from. None where it does not say, or that is damaged or gone."""
+    """Files that the journal in `folder` was made from; an empty list if it does not say, or is damaged or gone."""
     first = next((name for name in files.list_dir(folder) if parse_segment_name(name)), None)
     if first is None:
         return []

@@ -1,7 +1,7 @@
-"""The ops of Kestrel 1.x and 2.x journals: bytes to `Op` and back.
+"""Ops of Kestrel 1.x and 2.x journals: encoding and decoding.
 
-A journal file is a bare sequence of ops, little-endian, with no header and no checksum. Nothing here knows of
-files or queues.
+A journal file is a bare sequence of ops, little-endian, without header or checksum. Nothing here knows of files or
+queues.
 """
 
 import struct
@@ -10,14 +10,14 @@ from typing import Final
 
 from kestreld.errors import KestrelError
 
-ADD: Final = 0  # Starling's; read, never written
+ADD: Final = 0  # of Starling; read, never written
 REMOVE: Final = 1
 ADDX: Final = 2
 REMOVE_TENTATIVE: Final = 3  # 1.x: the xid is the next of a counter
-SAVE_XID: Final = 4  # 1.x: where that counter stands
+SAVE_XID: Final = 4  # 1.x: the value of that counter
 UNREMOVE: Final = 5
 CONFIRM_REMOVE: Final = 6
-ADD_XID: Final = 7  # 1.x: an item that the op behind it opens under this xid
+ADD_XID: Final = 7  # 1.x: an item that the next op opens under this xid
 CONTINUE: Final = 8  # confirms an open read and adds an item, in one op
 REMOVE_TENTATIVE_XID: Final = 9  # 2.x
 
@@ -51,7 +51,7 @@ BLOCK_BYTES_MIN: Final = (4, 0, 16, 0, 0, 0, 0, 16, 16, 0)
 
 
 class Unreadable(KestrelError):
-    """The bytes at `offset` are no whole op."""
+    """The bytes at `offset` are not a whole op."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"byte {offset}: {reason}")
@@ -64,7 +64,7 @@ class Truncated(Unreadable):
 
 
 class BadOp(Unreadable):
-    """Not an op, whatever bytes may follow."""
+    """The bytes are not an op, whatever bytes may follow."""
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Op:
 
 
 def op_end(buffer: bytes | memoryview, at: int) -> int:
-    """The offset after the op at byte `at`, which must be inside the buffer. Raises Truncated or BadOp."""
+    """Offset after the op at byte `at`, which must be inside the buffer. Raises Truncated or BadOp."""
     opcode = buffer[at]
     if opcode > REMOVE_TENTATIVE_XID:
         raise BadOp(at, f"unknown opcode {opcode}")
@@ -99,7 +99,7 @@ def op_end(buffer: bytes | memoryview, at: int) -> int:
 
 
 def is_cut_short(buffer: bytes | memoryview, at: int) -> bool:
-    """Whether the file ends inside an op, as a kill leaves it."""
+    """True if the file ends inside an op, as a kill leaves it."""
     try:
         op_end(buffer, at)
     except Truncated:
@@ -112,7 +112,7 @@ def is_cut_short(buffer: bytes | memoryview, at: int) -> bool:
 def decode(buffer: bytes | memoryview, at: int) -> tuple[Op, int]:
     """The op at byte `at`, which must be inside the buffer, and the offset after it.
 
-    Raises Truncated when the buffer ends inside the op, BadOp when it can never become valid.
+    Raises Truncated if the buffer ends inside the op, BadOp if it can never become valid.
     """
     end = op_end(buffer, at)
     opcode = buffer[at]
@@ -131,7 +131,7 @@ def decode(buffer: bytes | memoryview, at: int) -> tuple[Op, int]:
 
 
 def encode(op: Op) -> bytes:
-    """The op's bytes; the reverse of `decode`."""
+    """Bytes of the op; the reverse of `decode`."""
     opcode = op.opcode
     if opcode == ADDX:
         return ADDX_HEAD.pack(opcode, 16 + len(op.data), op.add_at_ms, op.expire_at_ms) + op.data

@@ -1,8 +1,8 @@
-"""What can be read of a damaged Kestrel journal file: stretches of whole ops, and what lies between them.
+"""Salvage of a damaged Kestrel journal file: stretches of whole ops, and the damage between them.
 
-A Kestrel journal has no checksums, so damage shows only where the ops stop making sense. Reading goes on at
-the next thing that can hardly be anything but an item: a header with a possible length and times of this age.
-A file that reads cleanly from end to end is believed, whatever its items hold.
+A Kestrel journal has no checksums, so damage shows only where the ops stop making sense. Reading resumes at the next
+bytes that can hardly be anything but an item: a header with a possible length and times of this age. A file that reads
+without error from end to end is accepted, whatever its items contain.
 """
 
 import re
@@ -14,8 +14,8 @@ from typing import Final
 from kestreld.journal.kestrel import ops
 
 ITEM_HEAD_BYTES: Final = ops.ADDX_HEAD.size
-RUN_OPS: Final = 3  # so many ops in a row, or ops to the end of the file, are no accident
-LOOK_BACK_ITEMS: Final = 4  # behind a wrong length a few ops may seem to make sense
+RUN_OPS: Final = 3  # this many ops in a row, or ops to the end of the file, are no accident
+LOOK_BACK_ITEMS: Final = 4  # after a wrong length a few ops may seem to make sense
 
 # What follows an item's length. add_at_ms is from 2004 to 2248 (2**40 to 2**43), or before 2248 at least;
 # expire_at_ms is 0, a time, or the negative one that a client's negative expiry can give.
@@ -43,9 +43,9 @@ class KestrelDamage:
 
 @dataclass(slots=True)
 class Stretch:
-    """Whole ops from `start` to `end`, and what stopped them: None at the end of the file.
+    """Whole ops from `start` to `end`, and the damage that stopped them; None at the end of the file.
 
-    `end` lies before the damage where the last ops may be an accident of it.
+    `end` is before the damage if the last ops may be an accident of it.
     """
 
     start: int
@@ -54,7 +54,7 @@ class Stretch:
 
 
 def stretches(buffer: bytes) -> Iterator[Stretch]:
-    """All that can be read of a file, in order."""
+    """All stretches of a file, in order."""
     start = 0
     while True:
         recent: deque[int] = deque(maxlen=LOOK_BACK_ITEMS)
@@ -71,7 +71,7 @@ def stretches(buffer: bytes) -> Iterator[Stretch]:
 
 
 def _walk(buffer: bytes, at: int, recent: deque[int]) -> None:
-    """Step over every op to the end of the file; `recent` gets where items begin. Raises Unreadable."""
+    """Step over every op to the end of the file, collecting the starts of items in `recent`. Raises Unreadable."""
     size_bytes = len(buffer)
     unpack_size, is_item = ops.I32.unpack_from, recent.append
     while at < size_bytes:
@@ -117,7 +117,7 @@ def _stretch_before(buffer: bytes, start: int, recent: deque[int], error: ops.Un
 
 
 def _is_torn_tail(buffer: bytes, error: ops.Unreadable) -> bool:
-    """Whether the file ends in an op that was being written, or in zeros: what is before them is sound."""
+    """True if the file ends in an op that was being written, or in zeros: the ops before are good."""
     return isinstance(error, ops.Truncated) or not any(buffer[error.offset :])
 
 
@@ -128,7 +128,7 @@ def _op_starts(buffer: bytes, at: int, stop: int) -> Iterator[int]:
 
 
 def _small_ops_before(buffer: bytes, look_from: int, stop: int) -> list[int]:
-    """Where ops without data begin, no item behind them, at most an item's head before `stop`."""
+    """Starts of ops without data that no item follows, less than an item's head before `stop`."""
     small_ops: list[int] = []
     for at in _op_starts(buffer, look_from, stop):
         if not ops.OP_BYTES[buffer[at]]:
@@ -139,7 +139,7 @@ def _small_ops_before(buffer: bytes, look_from: int, stop: int) -> list[int]:
 
 
 def _resume_at(buffer: bytes, look_from: int, bad_at: int, recent: deque[int]) -> int:
-    """Where reading can go on; the end of the file when nowhere."""
+    """Offset at which reading can resume; the end of the file if there is none."""
     if recent and _is_of_this_age(buffer, recent[-1]):
         return _next_item(buffer, look_from, bad_at, _ITEM_OF_THIS_AGE)
     resume_at = len(buffer)
@@ -151,7 +151,7 @@ def _resume_at(buffer: bytes, look_from: int, bad_at: int, recent: deque[int]) -
 
 
 def _next_item(buffer: bytes, at: int, bad_at: int, pattern: re.Pattern[bytes]) -> int:
-    """The next item at or after `at`; the end of the file when there is none.
+    """Offset of the next item at or after `at`; the end of the file if there is none.
 
     One before `bad_at` counts only if the ops from there on lead past `bad_at`.
     """
@@ -168,7 +168,7 @@ def _next_item(buffer: bytes, at: int, bad_at: int, pattern: re.Pattern[bytes]) 
 
 
 def _leads_past(buffer: bytes, at: int, bad_at: int, dead_ends: set[int]) -> bool:
-    """Whether the ops from `at` on step over `bad_at` and go on. `dead_ends` are walks not to be repeated."""
+    """True if the ops from `at` on step over `bad_at` and go on. `dead_ends` are offsets not to be tried again."""
     walked = []
     try:
         while at < bad_at and at not in dead_ends:
@@ -183,7 +183,7 @@ def _leads_past(buffer: bytes, at: int, bad_at: int, dead_ends: set[int]) -> boo
 
 
 def _is_item(buffer: bytes, at: int) -> bool:
-    """Whether what looks like an item's head is one."""
+    """True if what looks like an item's head is one."""
     try:
         end = ops.op_end(buffer, at)
     except ops.Unreadable:
@@ -197,7 +197,7 @@ def _is_of_this_age(buffer: bytes, at: int) -> bool:
 
 
 def _runs_clean(buffer: bytes, at: int) -> bool:
-    """Whether several ops follow at `at`, or ops to the end of the file, the last one perhaps torn."""
+    """True if several ops follow at `at`, or ops to the end of the file, the last one perhaps torn."""
     for _ in range(RUN_OPS):
         if at == len(buffer):
             return True
@@ -212,7 +212,7 @@ def _runs_clean(buffer: bytes, at: int) -> bool:
 
 
 def _end_as_item(buffer: bytes, at: int) -> int:
-    """Where an item with a wrong opcode at `at` ends; 0 when there is none."""
+    """End of an item with a wrong opcode at `at`; 0 if there is none."""
     if len(buffer) - at < ITEM_HEAD_BYTES or not _AGE_PATTERN.match(buffer, at + 5):
         return 0
     (block_bytes,) = ops.I32.unpack_from(buffer, at + 1)
@@ -221,7 +221,7 @@ def _end_as_item(buffer: bytes, at: int) -> int:
 
 
 def _is_one_item(buffer: bytes, at: int, end: int) -> bool:
-    """Whether one item with a wrong length fills the bytes from `at` to `end`, with no small op behind it."""
+    """True if one item with a wrong length fills the bytes from `at` to `end`, without a small op after it."""
     if end - at < ITEM_HEAD_BYTES or not _AGE_PATTERN.match(buffer, at + 5):
         return False
     last, fifth_last = buffer[end - 1], buffer[end - 5]

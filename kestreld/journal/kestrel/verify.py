@@ -1,6 +1,6 @@
-"""Reading Kestrel's journal files to see whether they are whole, changing nothing.
+"""Verification of Kestrel's journal files; changes nothing.
 
-They have no checksums: damage shows only where the ops stop making sense. What was altered within an item does not.
+They have no checksums: damage shows only where the ops stop making sense, not if bytes were altered within an item.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def verify_kestrel(
 ) -> Iterator[SegmentReport]:
     """A report for every file of every Kestrel queue in the folder, or of one; `live_items` are in a queue's last.
 
-    Unless it is asked for, a queue in whose files nothing reads as Kestrel's is passed over. Raises OSError.
+    Unless it was asked for, a queue is skipped if nothing in its files reads as Kestrel's. Raises OSError.
     """
     queues, _ = find_queues(files, folder)
     for name in sorted(queues):
@@ -28,13 +28,13 @@ def verify_kestrel(
             reports = [report for path in unknown if (report := _verify_file(files, path, name)) is not None]
             if any(report.records or not report.size_bytes for report in reports) or (reports and queue is not None):
                 if len(reports) == len(paths) and not any(report.unreadable for report in reports):
-                    with suppress(FileNotFoundError):  # its Kestrel has begun another
+                    with suppress(FileNotFoundError):  # its Kestrel has begun another file
                         reports[-1].live_items = len(read_queue(files, folder, name, now_ms).items)
                 yield from reports
 
 
 def _verify_file(files: FileLayer, path: str, queue: str) -> SegmentReport | None:
-    """None: it has gone meanwhile."""
+    """Report of one file; None if it is gone meanwhile."""
     report = SegmentReport(queue, path)
     try:
         buffer = files.read_file(path)
@@ -49,7 +49,7 @@ def _verify_file(files: FileLayer, path: str, queue: str) -> SegmentReport | Non
         damage = stretch.damage
         if damage is not None and report.bad_offset is None:
             report.bad_offset, report.reason = damage.at, damage.reason
-            is_live = path.rpartition("/")[2] == queue  # the others were closed whole before it was begun
+            is_live = path.rpartition("/")[2] == queue  # the others were complete before it was begun
             report.torn = is_live and damage.resume_at == len(buffer) and is_cut_short(buffer, damage.at)
     return report
 
