@@ -76,7 +76,7 @@ class Dictionary:
         self.new_header = b""  # of an entry that never expires,
         self._look_at = b""  # as entries have it that are moved up now
         self._used_lately = b""
-        self._fetched_header = b""  # and what it begins with once somebody has got it
+        self._fetched_header = b""  # the same after a fetch
         self.read_clock()
 
     def configure(self, memory_bytes: int, item_size_max_bytes: int) -> None:

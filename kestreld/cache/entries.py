@@ -21,7 +21,7 @@ USED_AT: Final = 13
 CAS_AT: Final = 19
 KEY_AT: Final = HEADER_BYTES + 6
 END_BYTES: Final = 5
-TAIL_BYTES: Final = END_BYTES + 2  # behind the data
+TAIL_BYTES: Final = END_BYTES + 2  # after the data
 
 NEVER_MS: Final = (1 << 48) - 1
 NEVER: Final = NEVER_MS.to_bytes(TIME_BYTES, "big")

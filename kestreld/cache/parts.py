@@ -19,7 +19,7 @@ MERGE_MAX: Final = 256
 
 
 class Parts:
-    """The dicts. `table[hash(name) >> SHIFT]` is the dict of a name; a large part has several places in the table."""
+    """The dicts. `table[hash(name) >> SHIFT]` is the dict of a name; a part fills several places of the table."""
 
     __slots__ = ("_cursor", "_depths", "_due_ms", "_not_before_ms", "_spare", "_split_above", "table", "tidy_at_ms")
 
@@ -33,7 +33,7 @@ class Parts:
         # Different limits, so that parts do not all split at once.
         self._split_above = [SPLIT_MIN + (place * 677) % SPLIT_MIN for place in range(PLACES)]
         self._cursor = 0
-        self.tidy_at_ms = NEVER_MS  # when something may have expired
+        self.tidy_at_ms = NEVER_MS  # time from which on an entry may have expired
         self._not_before_ms = 0
 
     def replace_all(self) -> list[dict[bytes, bytes]]:

@@ -166,7 +166,7 @@ class Inspection:
         """Version of the format that a journal of what was found needs."""
         known = self.known_readers
         has_failures = known.failures or any(origin.failure for origin in known.due.origins.values())
-        needed = 3 if has_failures else 1  # the header that says so may be damaged
+        needed = 3 if has_failures else 1  # not only by headers, which may be damaged
         return max([needed, *(part.header.version for part in self.parts if part.header is not None)])
 
     @property
@@ -260,7 +260,7 @@ class Inspection:
 
     def _bad_stretch(self, part: FoundSegment, buffer: bytes, at: int, end: int) -> Damage:
         is_item, is_bad = self._may_be_item(buffer, at), is_unread(part.unread, at, end)
-        # One record of which only the content is wrong, and zeros that nothing was written to, hide none.
+        # A record with only wrong content, and zeros that were never written to, hide none.
         may_hide = is_bad or (records.record_end(buffer, at) != end and bool(buffer[at:end].strip(b"\0")))
         return Damage(part.path, at, end - at, UNREAD if is_bad else _what_is_bad(buffer, at), is_item, may_hide)
 
@@ -303,13 +303,13 @@ class Inspection:
     def _explain_gap(self, part: FoundSegment, following: FoundSegment) -> None:
         """Explain ids missing between two segments when no bad stretch accounts for them."""
         if part.is_compacted:
-            # It holds some of the items before the next one, and says which that begins with.
+            # It has only some of the items before the next one, whose first id its CHECKPOINT says.
             self._expected = following.first_id if part.checkpoint is None else part.checkpoint.next_id
         if following.first_id <= self._expected:
             return
         if following.number > part.number + 1:
             self._suspect(Damage(self._folder, 0, 0, missing_words(part.number + 1, following.number - 1)))
-        elif following.checkpoint is None:  # else it says that all there was is there: after a repair ids may jump
+        elif following.checkpoint is None:  # if whole, it says that nothing is missing: after a repair ids may jump
             self._suspect(Damage(part.path, part.end, 0, "the file ends before the next one begins"))
         self.damages += self._suspects
 

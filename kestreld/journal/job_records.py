@@ -35,14 +35,14 @@ class JobType(IntEnum):
 class JobState(IntEnum):
     """State of a job: what it waits for. The numbers are those of Disque's own file."""
 
-    WAIT_REPL = 0  # enough nodes have yet to hold a copy
+    WAIT_REPL = 0  # copies on enough nodes
     ACTIVE = 1  # its acknowledgement, or its next requeue
     QUEUED = 2  # a client that fetches it
-    ACKED = 3  # the other nodes that hold it, to be told so; it has no body
+    ACKED = 3  # its other nodes to learn of the acknowledgement; it has no body
     DELAYED = 4  # its time to be queued: here only, to clients it is active
-    BORROWED = 5  # its giver, to let go of it: delivered at most once, as the following
+    BORROWED = 5  # its giver to let go of it: delivered at most once, like the following
     LENT = 6  # the node that it was sent to, to store it
-    LET_GO = 7  # that node, to be told that it may deliver it; it has no body
+    LET_GO = 7  # that node to learn that it may deliver it; it has no body
 
 
 ENDS: Final = ("acked", "deleted", "expired")  # how jobs end, by number in DONE
@@ -119,7 +119,7 @@ class JobRecord:
 JOB: Final = struct.Struct("<QQQ40sBIIIQQQHI")
 JOB_FIELDS_BYTES: Final = JOB.size
 JOB_HEADER_BYTES: Final = FRAME_BYTES + JOB_FIELDS_BYTES  # a job's bytes on disk without its queue's name and body
-# From ttl_ms to the end of the queue's name: what many jobs have in common is one stretch of bytes.
+# From ttl_ms to the end of the queue's name: fields that many jobs have in common are one stretch of bytes.
 _OWN: Final = struct.Struct("<QQQ40sBIII")
 _SHARED: Final = struct.Struct("<QQQHI")
 SHARED_OFFSET: Final = _OWN.size

@@ -195,7 +195,7 @@ class _JobRepair:
             new.publish()
         except (JournalFailed, OSError):
             with suppress(OSError):
-                new.abandon()  # a disk that is full needs the room
+                new.abandon()  # a full disk needs the space
             raise
         self.report.kept_at = new.put_in_place()
         new.sync_names()

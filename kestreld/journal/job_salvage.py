@@ -69,7 +69,7 @@ class JobSalvage:
         if at + FRAME_BYTES >= size:
             return size
         stated = int.from_bytes(buffer[at : at + 4], "little")
-        for bit in range(32):  # it may be only the length that is wrong
+        for bit in range(32):  # only the length may be wrong
             body_bytes = stated ^ (1 << bit)
             end = at + FRAME_BYTES + body_bytes
             if end <= size and checked_job_end(body_bytes.to_bytes(4, "little") + buffer[at + 4 : end], 0)[0]:

@@ -365,9 +365,9 @@ class Journal(Descriptors):
         return self.synced_number > (self.marker.number if self.marker is not None else 0)
 
     def mark(self, floor: int) -> None:
-        """Rename the marker to the newest segment on disk and to `floor`, below which nobody needs items.
+        """Have the marker name the newest segment on disk, and `floor`, below which nobody needs items.
 
-        Raises OSError with nothing changed, except that a marker which somebody has removed is forgotten.
+        One rename. Raises OSError with nothing changed, except that a marker which somebody has removed is forgotten.
         """
         known = self.marker
         if known is None and (self.retiring or not self.synced_number):

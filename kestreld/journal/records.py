@@ -28,7 +28,7 @@ class Type(IntEnum):
     SYNC = 5
     IMPORT = 6
     CHECKPOINT = 7
-    DUE = 8  # of version 2, as are those that follow
+    DUE = 8  # from here on version 2
     KEY = 9
     ORIGIN = 10
     FAILURE = 11  # of version 3
@@ -50,7 +50,7 @@ class Why(IntEnum):
 
     DELAYED = 0  # put or returned with a delay
     FAILED = 1  # waiting for its retry
-    LEASED = 2  # a lease that went on when the server stopped
+    LEASED = 2  # leased when the server stopped
 
 
 class Kind(IntEnum):

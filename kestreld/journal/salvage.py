@@ -153,7 +153,7 @@ class Salvage:
         return UNKNOWN if self._end_id is None else self._end_id
 
     def _end_with_other_length(self, at: int) -> int:
-        """End of the record at `at` if only its length is wrong; 0 if it is not so."""
+        """End of the record at `at` if only its length is wrong; 0 otherwise."""
         buffer, size = self._buffer, len(self._buffer)
         written = int.from_bytes(buffer[at : at + 4], "little")
         ends = [at + records.FRAME_BYTES + (written ^ (1 << bit)) for bit in range(32)]

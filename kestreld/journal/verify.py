@@ -56,7 +56,7 @@ class _Contents:
     number: int
     first_id: int
     replaced: tuple[int, ...] = ()
-    put_before: int = 0  # items ever put, as its CHECKPOINT says
+    put_before: int = 0  # items ever put, by its CHECKPOINT
     synced: bool = False  # a SYNC record was met
     shared: list[records.Range] = field(default_factory=list)
     private: list[tuple[int, int]] = field(default_factory=list)  # item id, reader number
@@ -155,7 +155,7 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
         number, before, put_before = found.number, last_number, put_items
         # Numbers are left free for compacted segments: how many items were put tells whether this is one.
         may_miss = number > before + 1 and put_before != CANNOT_TELL
-        # It says how much of a bad one before it counts.
+        # Its CHECKPOINT says how much of a bad segment before it counts.
         needs_reading = may_miss or number == before or (previous is not None and previous.bad_offset is not None)
         last_number, known_items = number, None if needs_reading else known(report.path)
         put_items = CANNOT_TELL if known_items is None else known_items
@@ -254,7 +254,7 @@ def _read_segment(
 ) -> None:
     name = _name_of(beginning)
     is_live, counted = name == around.live, around.counted_bytes.get(name, len(buffer))
-    written, buffer = buffer, buffer[:counted]  # what a failed commit left behind was never part of the journal
+    written, buffer = buffer, buffer[:counted]  # the rest of a failed commit was never part of the journal
     try:
         if beginning.checkpoint is None:
             raise beginning.problem or JournalCorrupt(report.path, 0, "it has no CHECKPOINT")

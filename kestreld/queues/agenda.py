@@ -42,7 +42,7 @@ class TimedWait(Scheduled):
 
 
 class Agenda:
-    """A heap of due times, earliest first. Dead entries are removed before they outnumber the live ones by far."""
+    """A heap of due times, earliest first. Dead entries stay until the heap has doubled, at the latest."""
 
     def __init__(self) -> None:
         self.heap: list[tuple[int, int, Scheduled]] = []  # empty: nothing is scheduled

@@ -77,7 +77,7 @@ class Closing:
         try:
             return self._fd is not None and self._files.is_covered(journal.live.path, self._fd)
         except OSError:
-            return False  # removed by hand: its own sync says so
+            return False  # removed by hand: its own sync reports that
 
     @property
     def _is_late(self) -> bool:

@@ -6,8 +6,8 @@ under the next `PendingCommit` and are written when the sync ends, so a failure 
 failed sync is never retried, since the kernel reports a lost page only once.
 
 A dirty queue is in `GroupCommit.dirty`, or gathers behind a sync whose end adds it. Each observer of a commit is called
-exactly once: after the commit is on disk, or after it was undone in memory. Items moved between queues leave their
-source only after the destination's commit (`settle_moves`).
+exactly once: when it is on disk or needs no write, or after it was undone in memory. Items moved between queues leave
+their source only after the destination's commit (`settle_moves`).
 """
 
 from bisect import bisect_left
@@ -156,7 +156,7 @@ class Committed(Holding):
         self.dirty = False
         self.moving = False  # items have left for other queues since the last commit
         self.stopped: JournalCorrupt | None = None
-        self.sync_ms: int | None = None  # None = left to the kernel, 0 = before every reply, else every so many ms
+        self.sync_ms: int | None = None  # None = left to the kernel, 0 = before every reply, else within this time
         self.sync = SyncState()
         self.segment_bytes_max = 1 << 24
         self.roll_wanted = False  # a compaction waits for a new segment, with a number left free before it
@@ -255,10 +255,10 @@ class GroupCommit:
         self.sync_later: list[Committed] = []  # written, and to be synced within their sync_journal time
         self.failed: dict[Committed, JournalFailed] = {}  # in the last run, or by `settle` in the turn before it
         self._failed_already: dict[Committed, JournalFailed] = {}  # by `settle`, before this turn's run
-        self.moving: list[Committed] = []  # items have left them for queues whose commits are not on disk yet
+        self.moving: list[Committed] = []  # queues with items moved to queues whose commits are not on disk yet
         self.pending_commits = 0  # number of commits not yet on disk
         self.together = False  # one sync of the file system instead of several of journals
-        self.pending_syncs: list[PendingSync] = []  # what this run has to sync
+        self.pending_syncs: list[PendingSync] = []  # syncs to start in this run
         self.syncs = 0
         self.sync_us_total = 0
         self.sync_us_max = 0

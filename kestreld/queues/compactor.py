@@ -105,7 +105,7 @@ class Compactor:
                 yield from self._get_to_disk(queue, journal, compaction)
             except JournalCorrupt as problem:
                 queue.stop(problem)
-                self._collection.commit.wake()  # those who waited have been told
+                self._collection.commit.wake()  # waiters have been answered
                 compaction.abandon()
                 compaction = None
             except JournalFailed as problem:
@@ -122,7 +122,7 @@ class Compactor:
     def _get_to_disk(self, queue: Queue, journal: Journal, compaction: Compaction) -> Work:
         """Sync the copy, and wait for the CHECKPOINT behind it: older segments stay till then. Raises JournalFailed."""
         yield from self._sync(compaction)
-        # A queue that was deleted or stopped meanwhile is not synced any more.
+        # A queue deleted or stopped meanwhile is no longer synced.
         while journal.synced_number <= compaction.segment.number and self._may_compact(queue, journal):
             yield WAITS
 
@@ -151,8 +151,8 @@ class Compactor:
         return journal is queue.journal and journal.failed is None and queue.stopped is None
 
     def _give_up(self, queue: Queue, journal: Journal, compaction: Compaction, reason: str) -> None:
-        if journal is queue.journal:  # else it was deleted meanwhile, and there is nothing to try again
-            # Not at every round: each try begins a segment, and a disk that is full has no room for them.
+        if journal is queue.journal:  # if not: the queue was deleted meanwhile
+            # Not in every round: each try begins a segment, and a full disk has no space for them.
             journal.compact_not_before(self._clock.monotonic_ms + COMPACT_AGAIN_MS)
             self._report(f"{queue.name}: compaction aborted: {reason}; will be retried in a minute")
         compaction.abandon()

@@ -154,7 +154,7 @@ class Family(Committed):
         problem.remedy = self.remedy(self.name)
         self.stopped = problem
 
-    # What the next commit says
+    # Records for the next commit
 
     def note_due(
         self,

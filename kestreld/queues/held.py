@@ -33,7 +33,7 @@ TURNS_MAX: Final = 100_000  # beyond it the oldest is forgotten
 
 
 class Lease:
-    """Who has an item until when. `attempt` is part of the token; -1 = an open read with a time limit."""
+    """Holder of an item and end of the lease. `attempt` is in the token; -1 = an open read with a time limit."""
 
     __slots__ = ("attempt", "ends_at_ms", "holder", "lost", "since_ms", "token")
 
@@ -78,7 +78,7 @@ class Held(Scheduled):
         self._due = due
         self.later: PartedDict[int, bytes] = PartedDict()
         self.ready: PartedDict[int, bytes] = PartedDict()
-        self.out: dict[int, int] = {}  # id -> when it was due; in the window, open, or not written yet as done
+        self.out: dict[int, int] = {}  # id -> due time; items in the window, open, or with a DONE not yet written
         self.leases: dict[int, Lease] = {}
         self.leased = 0  # number of `leases` without open reads that have a time limit
         self.counted: set[int] = set()  # leases resumed after their failure was counted: it is counted once

@@ -216,7 +216,7 @@ class Maintenance:
             if journal is None or journal.failed is None or queue.stopped is not None:
                 continue
             if journal.refused_bytes > free_bytes:
-                continue  # a segment that begins may take less: puts would be refused again
+                continue  # creating a segment may need less, but puts would be refused again
             try:
                 if queue.try_again(journal.failed):
                     self._gone_on.append(queue)

@@ -1,7 +1,7 @@
 """Puts on a queue family: the readers' windows that they go to, and the limits that they are checked against.
 
-An item is refused, or added for all readers at once. Limits are checked again only when `put_budget` is used up, so
-whatever may reduce the space (`review_next_put`) must clear it.
+An item is refused, or added for all readers at once. Limits are checked again only when `put_budget` is used up, so a
+change of limits, windows or journal calls `review_next_put`, which clears it.
 """
 
 from collections import deque

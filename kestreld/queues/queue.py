@@ -193,7 +193,7 @@ class Queue(Putting):
         if self.sync_ms == 0:
             self.sync.wrote(self.pending)
         if self.pending or self.sync_ms == 0:
-            self.pending = []  # a new one, even where it is empty: the old one is in flight
+            self.pending = []  # a new list, even if it is empty: the old one is in flight
             self.counted_items = 0
         if self.control:
             self.control = []

@@ -25,7 +25,7 @@ from kestreld.queues.trash_note import Note
 
 BATCH_ITEMS: Final = 128  # two milliseconds if all are held back
 BATCH_BYTES: Final = 512 * 1024
-LOGGED_MAX: Final = 100  # damages of one journal; the client is told of all
+LOGGED_MAX: Final = 100  # damages of one journal in the log; the reply has all
 
 T = TypeVar("T")
 Undone = tuple[int, int]  # number of items put back, and of those still in the trash
@@ -112,7 +112,7 @@ class Repairer:
     def _stop(self, queue: Queue, journal: Journal, problem: JournalCorrupt) -> None:
         if journal is queue.journal:
             queue.stop(problem)
-            self._collection.commit.wake()  # those who waited have been told
+            self._collection.commit.wake()  # waiters have been answered
 
     def _repair_broken(self, family: str) -> Generator[int | None, None, RepairReport]:
         """Repair a journal that was found damaged at startup and is not in use."""

@@ -113,7 +113,7 @@ def write_note(files: FileLayer, folder: str, note: Note) -> None:
     words = asdict(note)
     del words["unwritten"], words["undone_to"]
     if not note.failures:
-        del words["failures"]  # which an older kestreld does not know
+        del words["failures"]  # older versions do not know the key
     _write(files, f"{folder}/{NOTE}", json.dumps(words).encode())
 
 

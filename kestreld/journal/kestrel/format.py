@@ -153,7 +153,7 @@ class _Replay:
         self._open: dict[int, KestrelItem | None] = {}
         self._displaced: list[KestrelItem | None] = []
         self._xid = 0
-        # After bytes of unknown meaning nobody can say which item an op takes away. Better twice than never.
+        # After unreadable bytes it is unknown which item an op removes. Better delivered twice than never.
         self._takes_are_known = True
         self._rolled: KestrelItem | None = None
         self._rolled_xid = 0

@@ -154,7 +154,7 @@ class KestrelImport:
             self._leave_alone(names, "not a Kestrel journal: nothing in it is readable")
         return bool(found.items)
 
-    # A journal that is there already
+    # Existing journals
 
     def _finish(self, family: str, folder: str, looks: dict[str, _Look]) -> None:
         """Move away the files that the journal was made from. Raises NotImported if there are others."""
@@ -172,7 +172,7 @@ class KestrelImport:
                     f"the journal {folder} was not imported from this Kestrel file; move one of them away",
                 )
 
-    # A new journal
+    # New journals
 
     def _make(self, family: str, folder: str, looks: dict[str, _Look]) -> list[ImportedQueue]:
         queues = {
@@ -218,7 +218,7 @@ class KestrelImport:
     def _add_items(
         self, builder: JournalBuilder, readers: list[records.ReaderState], queues: dict[str, list[str]]
     ) -> list[ImportedQueue]:
-        # What was put on the parent, and what its children got of it, are items of their own to Kestrel.
+        # In Kestrel's files an item of the parent, and each child's copy of it, are separate items.
         is_parent_alone = [reader.name for reader in readers] == [""]
         imported = []
         next_id = 1
@@ -235,7 +235,7 @@ class KestrelImport:
             imported.append(queue)
         return imported
 
-    # What is done with
+    # Imported files
 
     def _move_away(self, family: str, names: list[str]) -> None:
         """Move files to .imported, all of this run into one folder there. Files of another folder stay."""

@@ -45,7 +45,7 @@ XID_OP: Final = struct.Struct("<Bi")
 XID_ITEM_HEAD: Final = struct.Struct("<Biiqq")
 I32: Final = struct.Struct("<i")
 
-OP_BYTES: Final = (0, 1, 0, 1, 5, 5, 5, 0, 0, 5)  # 0: the op carries a block and says how long it is
+OP_BYTES: Final = (0, 1, 0, 1, 5, 5, 5, 0, 0, 5)  # 0: the op has a block and its length
 BLOCK_SIZE_AT: Final = (1, 0, 1, 0, 0, 0, 0, 5, 5, 0)
 BLOCK_BYTES_MIN: Final = (4, 0, 16, 0, 0, 0, 0, 16, 16, 0)
 
@@ -71,7 +71,7 @@ class BadOp(Unreadable):
 class Op:
     opcode: int
     xid: int = 0
-    add_at_ms: int = 0  # 0 for ADD, which has none
+    add_at_ms: int = 0  # 0 for ADD, which has no add time
     expire_at_ms: int = 0  # 0 = never; whole seconds for ADD
     data: bytes = b""
 
