@@ -16,7 +16,7 @@ class OpenFiles:
         self._open: OrderedDict[Descriptors, None] = OrderedDict()
 
     def use(self, journal: "Descriptors") -> None:
-        """Note that `journal` is about to use its files."""
+        """Mark `journal` as the most recently used."""
         self._open[journal] = None
         self._open.move_to_end(journal)
 
@@ -29,7 +29,7 @@ class OpenFiles:
             idle.close()
 
     def forget(self, journal: "Descriptors") -> None:
-        """Note that `journal` has closed its files."""
+        """Remove `journal`, which has closed its files."""
         self._open.pop(journal, None)
 
 

@@ -1,4 +1,8 @@
-"""All queues of a server by name: creation, lookup, deletion, recovery at startup, and sweeps of expired items."""
+"""All queues of a server by name: creation, lookup, deletion, recovery at startup, and sweeps of expired items.
+
+A family is in `families`, and its readers are in `readers` by full name. A family whose journal could not be recovered
+is in `broken` instead, and raises the reason when it is asked for.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -441,10 +445,9 @@ class QueueCollection:
             pass
 
     def recover_family(self, parent: str, path: str) -> JournalFailed | None:
-        """Recover the journal in folder `path`; a damaged one goes to `broken`. Returns why one without readers cannot
-        go.
+        """Recover the journal in folder `path`; a damaged one goes to `broken`.
 
-        Raises OSError.
+        Returns the failure if one without readers cannot be removed. Raises OSError.
         """
         obstacle = self._recover_family(parent, path)
         self._settle_found()

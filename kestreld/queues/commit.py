@@ -1,6 +1,6 @@
 """Group commit at the end of a turn: one write per changed journal, and the syncs that replies wait for.
 
-Each dirty queue is written once per turn, before any reply that depends on it is sent. With `sync_journal: true` those
+Each dirty queue is written in one piece, before any reply that depends on it is sent. With `sync_journal: true` those
 replies also wait for a sync in a thread. A queue has at most one commit in such a sync: changes made meanwhile gather
 under the next `PendingCommit` and are written when the sync ends, so a failure always undoes the journal's tail. A
 failed sync is never retried, since the kernel reports a lost page only once.
@@ -195,7 +195,7 @@ class Committed(Holding):
         raise NotImplementedError
 
     def commit_synced(self) -> None:
-        """The commit being synced is on disk."""
+        """Record that the commit being synced is on disk."""
         raise NotImplementedError
 
     def forget_syncing(self) -> None:
@@ -207,7 +207,7 @@ class Committed(Holding):
         raise NotImplementedError
 
     def settle_moves(self, failed: Container["Committed"]) -> None:
-        """Finish moves to other queues after a turn's commits; revert those whose destination `failed`."""
+        """Finish moves to other queues after a turn's commits; revert those to queues in `failed`."""
         raise NotImplementedError
 
     def lowest_head(self) -> int:
@@ -215,7 +215,7 @@ class Committed(Holding):
         raise NotImplementedError
 
     def written_head(self) -> int:
-        """Lowest id that some reader still needs by what is written, or is on disk if replies wait for that."""
+        """Lowest id that some reader still needs by what is written, or on disk if replies wait for that."""
         return self.lowest_head() if self.is_idle else self.sync.safe_head
 
     def checkpoint(self) -> Checkpoint:
@@ -377,7 +377,7 @@ class GroupCommit:
                 self._settle_sync(queue, queue.sync.drop_latest())
 
     def _fail_already(self, queue: Committed, failure: JournalFailed) -> None:
-        """Record that the queue's changes in this turn were undone; its end reports that to whoever made them."""
+        """Record that the queue's changes in this turn were undone, so that its end reports the failure."""
         self.failed[queue] = self._failed_already[queue] = failure
         if queue not in self.dirty:
             self.dirty.append(queue)  # it was gathering: without it the turn may have nothing to commit at its end
@@ -499,7 +499,7 @@ class GroupCommit:
             self.rolling.append(queue)  # its journal may need compaction now
 
     def mark(self, queue: Committed, journal: Journal) -> None:
-        """After a sync, rename the marker so that it names the segments. A failure is retried at the next sync."""
+        """After a sync, have the marker name the newest segment on disk. A failure is retried at the next sync."""
         if journal is not queue.journal or not journal.wants_mark:
             return  # another journal may use its folder by now
         # A stopped queue no longer knows what is held back: none of its segments is deleted.

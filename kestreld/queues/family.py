@@ -87,7 +87,7 @@ class Family(Committed):
     # The journal
 
     def append_at_once(self, record: bytes, next_id: int) -> bool:
-        """Write a commit of one record. False, with nothing done, if that takes a turn. Raises JournalFailed."""
+        """Write a commit of one record. False, with nothing done, if it needs a whole turn. Raises JournalFailed."""
         journal = self.journal
         if journal is None or self.dirty or self.sync_ms is not None:
             return False
@@ -276,7 +276,7 @@ class Family(Committed):
         return self.next_id - len(self.pending) - len(self.sync.in_flight)
 
     def is_landing(self, puts: list[bytes]) -> bool:
-        """True if the PUT records that were `pending` are not written yet, or not on disk yet if that is asked for."""
+        """True if the PUT records that were `pending` are not written yet, or not on disk if replies wait for that."""
         is_in_flight = self.sync.in_flight is puts and self.sync.syncing_commit is not None
         return self.pending is puts or is_in_flight
 
@@ -285,7 +285,7 @@ class Family(Committed):
         self.undone_from = end_id
 
     def _undo_from(self, first_id: int) -> None:
-        """Undo puts from `first_id` on."""
+        """Undo the puts of items from `first_id` on."""
         self.pending = []
         self.next_id = first_id
         self.undone_from = min(self.undone_from, first_id)

@@ -1,11 +1,13 @@
 """Items that one reader holds back: delayed and failed ones until their time comes, and running leases.
 
 An item is *later* until its time comes, then *ready*: delivered before whatever waits in the window, lowest id first.
-It is *out* from the moment it goes to the window's front or to a client, until the commit that says it is done is
-written. An id is in at most one of `later`, `ready` and `out`; `failed` is a subset of `later`; ids in `leases` are
-open reads. The journal has DUE records of held items, except of the `unnoted` ones: a CHECKPOINT lists only those, and
-of the rest says how many there are and from which id startup must look for them. Done items stay in `forgotten` until
-their commit is on disk, so that its failure brings them back.
+It is *out* while it is at the window's front, open, or done by a commit that is not written yet. An id is in at most
+one of `later`, `ready` and `out`; `failed` is a subset of `later`; ids in `leases` are open reads. A running lease is
+not journaled, so it costs no more than an open read.
+
+The journal has a DUE record of each held item, because a CHECKPOINT that lists a million would have 16 MB: it has only
+their number, and the id from which startup must look for them. It does list `unnoted` items, which no written DUE
+record is about. Done items stay in `forgotten` until their commit is on disk, so that its failure brings them back.
 
 This is bookkeeping only: scheduling.py decides what becomes of an item. All times are on the monotonic clock.
 """
@@ -363,7 +365,7 @@ class Held(Scheduled):
         self._plan(ends_at_ms, one)
 
     def end_lease(self, one: int) -> None:
-        """Note that an item comes back, from a lease or an open read: tokens given before are no longer valid."""
+        """Record that an item comes back, from a lease or an open read: earlier tokens are no longer valid."""
         if self.leases and (lease := self.leases.pop(one, None)) is not None and lease.attempt >= 0:
             self.leased -= 1
             self.counted.discard(one)
@@ -470,7 +472,7 @@ class Held(Scheduled):
         return True
 
     def committed(self) -> None:
-        """The confirmations since the last commit are written."""
+        """Record that the confirmations since the last commit are written."""
         if self._confirmed or self._confirmed_in_flight:
             self._confirmed, self._confirmed_in_flight = [], self._confirmed
 

@@ -76,7 +76,7 @@ def confirm(reader: Reader, token: int) -> bool:
 
 
 def extend(reader: Reader, token: int, lease_ms: int) -> bool:
-    """Let the lease end `lease_ms` from now. False if the token is not valid."""
+    """Extend the lease to `lease_ms` from now. False if the token is not valid. Raises JournalCorrupt."""
     found = _find(reader, token)
     if found is None or not _take_up(reader, found, token):
         return False

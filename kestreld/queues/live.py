@@ -1,4 +1,8 @@
-"""Items of a family that some reader has yet to finish, in order of id, with their notes: input of a compaction."""
+"""Items of a family that a reader has yet to finish, in order of id, with their notes: input of a compaction.
+
+The steps are spread over many turns while the queue goes on. The result is the state at the first step: later segments
+have what changes since, so an item that is finished meanwhile may be kept, but none is missed.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -118,7 +122,7 @@ def _held_back(queue: Queue, held: list[Held], others: _Others, end_id: int) -> 
 def _as_they_stand(reader: Reader, journal: Journal, segment: Segment, first: int, others: _Others) -> Iterator[Part]:
     """Held items of a compacted segment, in runs copied unchanged while their DUE records are still correct.
 
-    With a million held items this takes most of a compaction's time, and nothing else is checked of an item.
+    With a million held items this loop takes most of a compaction's time, so it checks nothing else.
     """
     queue, held, number = reader.queue, reader.held_items(), reader.number
     offset, wanted_bytes = segment.offset_before(first), RUN_BYTES

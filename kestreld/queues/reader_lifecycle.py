@@ -24,7 +24,7 @@ class ReaderLifecycle:
     def family(self, name: str) -> Queue:
         """The family of that name, created with its default reader if there is none.
 
-        Raises BadQueueName, JournalCorrupt or JournalFailed.
+        Raises BadQueueName, TooManyQueues, JournalCorrupt or JournalFailed.
         """
         if "+" in name:
             raise BadQueueName(f"{name!r} names a reader; the queue is {name.partition('+')[0]!r}")
@@ -34,7 +34,7 @@ class ReaderLifecycle:
     def reader(self, queue: Queue, label: str) -> Reader:
         """The reader of that name, created if there is none. The queue must be idle.
 
-        Raises BadQueueName, ReaderUnknown, or JournalFailed with nothing changed.
+        Raises BadQueueName, ReaderUnknown, TooManyQueues, JournalCorrupt, or JournalFailed with the readers unchanged.
         """
         found = queue.readers.get(label)
         if found is not None:

@@ -184,7 +184,7 @@ class Trash:
         self._report(f"{path}: cannot remove: {error.strerror}")
 
     def drop_all(self) -> bool:
-        """Remove every entry, because the disk is full; False if there was none."""
+        """Remove every entry that is not busy, because the disk is full; False if there was none."""
         dropped = [entry for entry in self.entries if not entry.busy]
         for entry in dropped:
             self._report(f"{entry.path}: removed early because the disk is full")

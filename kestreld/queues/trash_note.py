@@ -1,4 +1,4 @@
-"""Note that the trash writes about dropped items of a reader: their ids, and the progress of an undo."""
+"""Notes of the trash about dropped items of a reader: their ids, and the progress of an undo."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -59,7 +59,7 @@ class Note:
         return min([first for first, _ in self.ranges[:1]] + ([self.held[0]] if self.held is not None else []))
 
     def pass_over(self, last_id: int) -> None:
-        """Note that undo has come to `last_id`."""
+        """Record that undo has come to `last_id`."""
         self.undone_to = last_id
         self.ranges = [(max(first, last_id + 1), last) for first, last in self.ranges if last > last_id]
         if self.held is not None:

@@ -36,7 +36,7 @@ class Source:
 
 
 class Consumer(Protocol):
-    """The client of a wait: told once, with the item, or with None if there will be none."""
+    """The client of a wait. One method is called, once; `served` gets None if there will be no item."""
 
     def served(self, waiter: "Waiter", record: bytes | None) -> None: ...
 
@@ -93,7 +93,7 @@ class Absence:
                 del self._absences[self._name]
 
     def over(self, reader: Source) -> None:
-        """Have them wait at the queue, which now exists."""
+        """Move the waiters to the queue, which now exists."""
         del self._absences[self._name]
         for waiter in self._waiters:
             waiter.reader, waiter.absence = reader, None

@@ -1,9 +1,9 @@
 """The window: the items of one reader that are in memory, and where the rest of them begin on disk.
 
 `window` holds PUT records: first `returned` items that came back, in any order, then fresh ones in id order. While
-*attached* it reaches to the journal's end and puts append to it. It is detached when full; then the reader is behind,
-and loads items only into an empty window: from (`segment`, `offset`), or from the family's pending puts (`detached_at`)
-once all that is written is loaded. When everything fits, it attaches again.
+*attached* it reaches to the journal's end and puts append to it. It is detached when `max_memory_size` is reached; then
+the reader is behind, and loads items only into an empty window: from (`segment`, `offset`), or from the family's
+pending puts (`detached_at`) once all that is written is loaded. When everything fits, it attaches again.
 
 While detached, items waiting on disk have ids from `next_unread` on and are in `behind_items` and `behind_bytes`. Ids
 in `skip`, and held ones, are passed over. `slow` is set whenever a get from a filled window must do more than
@@ -206,7 +206,7 @@ class Window(Holder):
         self.family.reattach()
 
     def detach(self) -> None:
-        """Leave items on disk from the next put on, because the window is full, until it has drained."""
+        """Leave items on disk from the next put on, until the full window has drained."""
         self.attached = False
         self.next_unread = self.family.next_id
         self.detached_at = len(self.family.pending)
