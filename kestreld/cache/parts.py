@@ -66,7 +66,7 @@ class Parts:
         return first
 
     def note_expiry(self, place: int, expires_at_ms: int) -> None:
-        """Note that an entry in the part at `place` expires at that time."""
+        """Record that an entry in the part at `place` expires at that time."""
         first = self.first_of(place)
         if expires_at_ms < self._due_ms[first]:
             self._due_ms[first] = expires_at_ms

@@ -75,7 +75,7 @@ def open_segment(files: FileLayer, path: str) -> Beginning:
 
 
 def read_beginning(path: str, size_bytes: int, read_start: Callable[[int], bytes]) -> Beginning:
-    """Beginning of a segment of `size_bytes`. `read_start` returns at most that many of its first bytes."""
+    """Beginning of a segment of `size_bytes`. `read_start(n)` returns its first n bytes, or all."""
     number, first_id = parse_segment_name(path.rpartition("/")[2]) or (0, 0)
     segment = Segment(number, first_id, path, size_bytes, 0)
     start = read_start(min(HEAD_BYTES, size_bytes))

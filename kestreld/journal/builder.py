@@ -138,7 +138,7 @@ class JournalBuilder:
     def finish(self, next_id: int = 0) -> records.Checkpoint:
         """Sync everything; returns the journal's state. Pass `next_id` if ids above the last item were used before.
 
-        The last segment has only a CHECKPOINT with the whole state, so that a start need not count.
+        The last segment has only a CHECKPOINT with the whole state, so that startup need not count.
         """
         self._write()
         self._state.next_id = max(self._state.next_id, next_id)

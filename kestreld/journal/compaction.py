@@ -128,7 +128,7 @@ class Compaction:
         self._files.close(fd)
 
     def abandon(self) -> None:
-        """Remove the file. Best effort: a leftover is removed at the next start."""
+        """Remove the file. Best effort: a leftover is removed at the next startup."""
         if self._fd >= 0:
             try:
                 self._close()

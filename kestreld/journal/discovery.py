@@ -423,7 +423,7 @@ class _FoundJournal:
     def _missing(self, in_folder: list[str], gaps: Iterable[Gap]) -> str:
         """Error message for what is missing by the newest segment and its folder's marker, without gaps; "" = nothing.
 
-        It is that of `journal-verify`. Only reading as a start does can tell, so that is done only if something looks
+        It is that of `journal-verify`. Only reading as startup does can tell, so that is done only if something looks
         odd.
         """
         marker = self._markers.get(self._newest.folder)
@@ -458,7 +458,7 @@ def _missing(words: str, folder: str, server: str, queue: str, journal_id: int |
 
 
 def _live_numbers(files: FileLayer, newest: _Segment, in_folder: list[str]) -> set[int]:
-    """Numbers of the segment that its server goes on in, and of newer unfinished ones, which a start sets aside.
+    """Numbers of the segment that its server goes on in, and of newer unfinished ones, which startup sets aside.
 
     Only these may end in a torn tail: a closed one was whole when the next was begun. In an archive none are live.
     """

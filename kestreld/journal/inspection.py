@@ -93,7 +93,7 @@ class Inspection:
         self._queue = queue
         self._server = server
         self._is_stopped = stopped is not None
-        self._problem: JournalCorrupt | OSError | None = stopped  # why a start does not accept the journal
+        self._problem: JournalCorrupt | OSError | None = stopped  # why startup does not accept the journal
         self._marker: Marker | None = None
         self.damages: list[Damage] = []
         self.parts: list[FoundSegment] = []  # in the order of their items
@@ -137,7 +137,7 @@ class Inspection:
         self._settle(torn)
 
     def _why_it_does_not_start(self) -> JournalCorrupt | OSError | None:
-        """Reason why a start does not accept the journal; None if it does, perhaps with a torn tail."""
+        """Reason why startup does not accept the journal; None if it does, perhaps with a torn tail."""
         try:
             survey(self._files, self._folder)
         except (JournalCorrupt, OSError) as problem:
@@ -339,7 +339,7 @@ class Inspection:
         self.state.next_id += bad_bytes // records.PUT_HEADER_BYTES
 
     def _settle(self, torn: list[Damage]) -> None:
-        """Compute who needs what, and what of that is lost. A `torn` tail without other damage is left to a start."""
+        """Compute who needs what, and what of that is lost. A `torn` tail without other damage is left to startup."""
         first = self.parts[0]
         if self._server is not None:
             self.known_readers.learn(self._server.next_reader, self._server.readers)
@@ -352,7 +352,7 @@ class Inspection:
         if self._may_miss_the_first() and floor < first.first_id:
             words = f"everything before segment {first.number} is missing"
             self.damages.append(Damage(self._folder, 0, 0, words, lost=[(floor, first.first_id - 1)]))
-        # The reason of a stop may be gone again; that of a start is true now.
+        # The reason of a stop may be gone again; that of startup is true now.
         if not self.damages and isinstance(self._problem, RecordsDisagree if self._is_stopped else JournalCorrupt):
             self.damages.append(Damage(self._problem.path, self._problem.offset, 0, self._problem.reason))
         if self.damages:

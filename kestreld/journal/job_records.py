@@ -275,7 +275,7 @@ _DONE: Final = struct.Struct("<QB")
 
 
 def done_record(at_ms: int, ids: Sequence[bytes], end: str) -> bytes:
-    """Record that these jobs are gone; `end` is one of ENDS."""
+    """DONE record of jobs that are gone; `end` is one of ENDS."""
     return framed(JobType.DONE, _DONE.pack(at_ms, ENDS.index(end)) + b"".join(ids))
 
 
@@ -288,7 +288,7 @@ def read_done(body: bytes) -> tuple[int, list[bytes], str]:
 
 
 def flushed_record(at_ms: int) -> bytes:
-    """Record that all jobs so far are gone."""
+    """FLUSHED record: all jobs so far are gone."""
     return framed(JobType.FLUSHED, _AT.pack(at_ms))
 
 
@@ -301,7 +301,7 @@ _QUEUE: Final = struct.Struct("<I")
 
 
 def queued_record(queue: bytes, ids: Sequence[bytes]) -> bytes:
-    """Record of a controlled stop: these jobs are in a queue in this order, after those of its earlier records."""
+    """QUEUED record of a controlled stop: jobs in the order of their queue, after those of its earlier records."""
     return framed(JobType.QUEUED, b"".join((_QUEUE.pack(len(queue)), queue, *ids)))
 
 
@@ -318,7 +318,7 @@ _STOPPED: Final = struct.Struct("<QQ")
 
 
 def stopped_record(at_ms: int, queued_jobs: int) -> bytes:
-    """Record that ends a controlled stop: `queued_jobs` jobs are in the QUEUED records before it."""
+    """STOPPED record, which ends a controlled stop; `queued_jobs` jobs are in the QUEUED records before it."""
     return framed(JobType.STOPPED, _STOPPED.pack(at_ms, queued_jobs))
 
 
@@ -358,7 +358,7 @@ _OWNERS: Final = struct.Struct("<Q40s")
 
 
 def owners_record(at_ms: int, job_id: bytes, owners: Sequence[bytes]) -> bytes:
-    """Record that these nodes may hold the job."""
+    """OWNERS record: these nodes may hold the job."""
     return framed(JobType.OWNERS, _OWNERS.pack(at_ms, job_id) + b"".join(owners))
 
 
@@ -374,7 +374,7 @@ PAUSE_MAX: Final = 3  # 1 in, 2 out
 
 
 def paused_record(at_ms: int, queue: bytes, pause: int) -> bytes:
-    """Record of a queue's pause from now on."""
+    """PAUSED record of a queue's pause from now on."""
     return framed(JobType.PAUSED, _PAUSED.pack(at_ms, pause) + queue)
 
 

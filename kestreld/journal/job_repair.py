@@ -53,10 +53,11 @@ class JobRepairReport:
 def repair_job_log(
     files: FileLayer, clock: Clock, folder: str, *, segment_bytes_max: int = 16 << 20, dry_run: bool = False
 ) -> JobRepairReport:
-    """Repair the job log in `folder`, which nobody may be using. A log that a start accepts is left as it is.
+    """Repair the job log in `folder`, which nobody may be using.
 
-    Only its torn tail is cut off. Raises JournalCorrupt if this kestreld must not touch the log, JournalFailed and
-    OSError if the disk fails; then the damaged log is still in place.
+    A log that startup accepts is left as it is, except that its torn tail is cut off. Raises JournalCorrupt if this
+    kestreld must not touch the log, JournalFailed and OSError if the disk fails; then the damaged log is still in
+    place.
     """
     if not dry_run:
         finish_repairs(files, folder.rpartition("/")[0])

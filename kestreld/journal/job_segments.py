@@ -276,7 +276,7 @@ class JobJournal(Journal):
             self.tell_of_sync()
         failure = self.failed
         if self.sync_untold and failure is not None:
-            raise failure  # without the note a start would take what the segment lost for damage
+            raise failure  # without the note startup would take what the segment lost for damage
         number = self.next_number
         previous_bytes = self.live.used_bytes if self.segments else 0
         is_synced = not self.unsynced and self.failed is None

@@ -1,4 +1,4 @@
-"""Ends of job log segments where whole records stop early: a torn tail, which a start cuts off, or damage."""
+"""Ends of job log segments where whole records stop early: a torn tail, which startup cuts off, or damage."""
 
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt

@@ -74,7 +74,7 @@ class Journal(Descriptors):
         self.distrusted = False  # a sync of the live segment failed in an earlier process: it must not be appended to
         self.checkpoint_bytes = 0  # the live segment up to the end of its CHECKPOINT
         self.unsynced = False  # something was written since the last sync
-        self.written_to = False  # something was written since the start
+        self.written_to = False  # something was written since startup
         self.names_unsynced = False  # a segment was created or renamed since the folder was synced
         self.folder_unsynced = False  # the folder was created since its parent was synced
         self.synced_number = 0  # the newest segment whose CHECKPOINT is on disk: those before it may go
@@ -289,7 +289,7 @@ class Journal(Descriptors):
         self.synced(self.live.number, self.live.used_bytes, started_us)
 
     def seal(self, next_id: int) -> None:
-        """Write at a stop that everything is on disk: at the next start a bad record is then damage and no torn tail.
+        """Write at a stop that everything is on disk: at the next startup a bad record is then damage and no torn tail.
 
         Raises JournalFailed.
         """

@@ -35,7 +35,7 @@ class KnownReaders:
         self._met: set[int] = set()  # numbers that occur in records
 
     def meet(self, number: int) -> None:
-        """Note that an item is for this reader only."""
+        """Record that an item is for this reader only."""
         if number < records.READER_MAX:
             self._met.add(number)
 
@@ -58,8 +58,8 @@ class KnownReaders:
         """Reach the CHECKPOINT. If a reader may hold more than is known, everything not known to be done counts as
         held.
 
-        `is_complete`: everything written before it is there. Otherwise the number of held items proves nothing, because
-        as many that are done may be known.
+        `is_complete`: everything written before it is there. Otherwise the number of held items proves nothing: some of
+        the known ones may be done.
         """
         for number, state in self._readers.items():
             is_known = is_complete and state.held_items <= len(self.due.of.get(number, ()))

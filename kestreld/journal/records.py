@@ -240,7 +240,7 @@ def read_done(body: bytes) -> Done:
 
 @dataclass(slots=True)
 class Abort:
-    """An open read that was returned for the `times`-th time. Written only if failures are counted."""
+    """A failure of an item, its `times`-th. Written if failures are counted and no DUE record has the count."""
 
     reader: int
     at_ms: int
@@ -391,7 +391,7 @@ _FAILURE: Final = struct.Struct("<IQ")
 
 
 def failure_record(failed: FailedItem, text: str) -> bytes:
-    """Record of why an item failed, in its consumer's words."""
+    """FAILURE record of why an item failed, in its consumer's words."""
     return framed(Type.FAILURE, _FAILURE.pack(*failed) + text.encode())
 
 
@@ -429,7 +429,7 @@ def read_reader(body: bytes) -> ReaderChange:
 
 
 def sync_record(offset: int) -> bytes:
-    """Record that everything before `offset` in this segment was on disk when this was written."""
+    """SYNC record: everything before `offset` in this segment was on disk when it was written."""
     return framed(Type.SYNC, _ID.pack(offset))
 
 
@@ -475,8 +475,8 @@ class ReaderState:
     """A reader's state in a CHECKPOINT.
 
     `head` is the lowest id not done; `segment` and `offset` say where to start reading for it. `items` and `data_bytes`
-    count what is not done, open reads included. `ended` counts items that left, by Reason, since the queue was created.
-    `done` are the ranges done ahead of head; `retries` maps an item id to how often it failed.
+    count what is not done, open reads included. `ended` counts items that left, by Reason, of all time. `done` are the
+    ranges done ahead of head; `retries` maps an item id to how often it failed.
 
     Items that DUE records are about are neither in `head` and `done` nor in these counts, but in `held_items` and
     `held_bytes`. A CHECKPOINT says no more of them: `due` is what a recovery has read of their records.
@@ -502,7 +502,7 @@ class ReaderState:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """All that a start needs from before this segment.
+    """All that startup needs from before this segment.
 
     `previous_bytes` of the previous segment count; `put_items` and `put_bytes` are of all time. `held_from` is the
     lowest id that a DUE, KEY or ORIGIN record which still counts is about; 0 = there is none, and version 1 of the

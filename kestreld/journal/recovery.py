@@ -1,12 +1,12 @@
 """Recovery of a journal at startup: its state is the newest CHECKPOINT and the records after it.
 
-Older segments are read only for DUE, KEY and ORIGIN records, from the lowest id on that one may be about, so that the
-time of a start does not depend on the backlog. A bad record is a torn tail if no SYNC record says that it was on disk;
+Older segments are read only for DUE, KEY and ORIGIN records, from the lowest id on that one may be about, so that
+startup does not take longer with the backlog. A bad record is a torn tail if no SYNC record says that it was on disk;
 intact records may follow it only in a journal with SYNCs, whose pages get to the disk in any order. The tail is cut off
 and kept beside the segment. Anything else is damage, and so is a missing segment that the marker names or a reader
 needs: JournalCorrupt is raised before anything is changed, and stops this queue, never the others.
 
-`survey` reads as a start does and changes nothing. `recover` makes a journal of that. `reread` is for a journal in use
+`survey` reads as startup does and changes nothing. `recover` makes a journal of that. `reread` is for a journal in use
 after an interrupted turn.
 """
 
@@ -174,7 +174,7 @@ def reread(files: FileLayer, journal: Journal) -> Checkpoint | None:
 
 
 def survey(files: FileLayer, folder: str) -> Survey:
-    """Read the journal in `folder` as a start does, changing nothing. Raises JournalCorrupt."""
+    """Read the journal in `folder` as startup does, changing nothing. Raises JournalCorrupt."""
     names = files.list_dir(folder)
     marker = find_marker(names)
     found = look(files, folder, names)
@@ -319,7 +319,7 @@ class _Replay:
     def run(self, buffer: bytes) -> int:
         """Apply the records after the CHECKPOINT; returns the offset where the good ones end. Raises JournalCorrupt.
 
-        The loop over PUTs is written inline, because it takes most of a start's time.
+        The loop over PUTs is written inline, because startup spends most of its time there.
         """
         state, segment, readers = self._state, self._newest.segment, self._readers
         shared_items = shared_bytes = 0

@@ -93,7 +93,7 @@ class Salvage:
     # Resuming after a bad record
 
     def _resume(self, at: int) -> Generator[Piece, None, tuple[int, bool]]:
-        """Offset at which reading resumes after the bad record at `at`; True if others may have been lost, too."""
+        """Offset at which reading resumes after the bad record at `at`; True if other records may lie between."""
         buffer, size = self._buffer, len(self._buffer)
         if at + records.ADD_OFFSET > size:
             return size, False

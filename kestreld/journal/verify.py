@@ -66,7 +66,7 @@ class _Contents:
 class _Folder:
     """Beginnings of a journal's segments by name, and what they tell. One that cannot be opened is left out.
 
-    `live` is the one that a start goes on in, "" in an archive or if there is none; it sets `unfinished` ones aside.
+    `live` is the one that startup goes on in, "" in an archive or if there is none; it sets `unfinished` ones aside.
     """
 
     beginnings: dict[str, Beginning] = field(default_factory=dict)
@@ -193,7 +193,7 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
 
 
 def _look_around(files: FileLayer, folder: str, names: list[str], marker: Marker | None) -> _Folder:
-    """Facts that the segments tell about one another, as a start sees them."""
+    """Facts that the segments tell about one another, as startup sees them."""
     around = _Folder()
     for name in names:
         with suppress(OSError):  # found when it is read, or removed meanwhile
@@ -221,7 +221,7 @@ def _name_of(beginning: Beginning) -> str:
 
 
 def missing_at_a_start(files: FileLayer, folder: str, names: list[str], marker: Marker) -> str:
-    """Error message for segments that a start would miss by the marker and the readers' heads; "" = none.
+    """Error message for segments that startup would miss by the marker and the readers' heads; "" = none.
 
     That is at either end, or between segments where DUE records may be missing.
     """

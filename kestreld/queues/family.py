@@ -72,7 +72,7 @@ class Family(Committed):
         self.letters = deque[int]()  # ids of `origins` with a failure reason, oldest first
         self.failures: dict[FailedItem, str] = {}  # last failure reasons of items that may be waiting
         self._origins_max = ORIGINS_FEW  # with more origins, those of items that are done are dropped
-        self.commits = 0  # number of commits since the start
+        self.commits = 0  # number of commits since startup
         self.followers: list[Callable[[], None]] = []  # called when items have settled, or none will any more
         self._again: Callable[[], object] | None = None  # an act under way that must be done as a whole
 
@@ -259,7 +259,7 @@ class Family(Committed):
         self.control.append(abort_record(Abort(reader, self.clock.wall_ms, aborted, times)))
 
     def note_move(self) -> None:
-        """Note that an item is about to leave a reader for another queue."""
+        """Record that an item is about to leave a reader for another queue."""
         self.mark_dirty()
         self.moving = True
 

@@ -407,7 +407,7 @@ class Held(Scheduled):
         return token in self._moved
 
     def last_attempt(self, one: int) -> int:
-        """Attempt number of the item's last ended lease, known since the start or an interrupted turn; -1 = unknown.
+        """Attempt number of the item's last ended lease, known since startup or an interrupted turn; -1 = unknown.
 
         Each time the item was returned without a lease since then counts as an attempt.
         """

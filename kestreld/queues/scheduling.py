@@ -23,7 +23,7 @@ class Scheduling(Progress):
 
     __slots__ = ()
 
-    # At a start and a stop
+    # Startup and stop
 
     def _restore_held(self, due: dict[int, Due]) -> None:
         """Hold the items that a journal says are held, none of them in memory yet. Running leases go on."""
