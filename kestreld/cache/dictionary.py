@@ -73,10 +73,10 @@ class Dictionary:
         self._now = b""
         self.fresh_after = b""
         self._new_lately = b""  # entries between it and NEW_END: not fetched so far, and moved up lately
-        self.new_header = b""  # of an entry that never expires,
-        self._look_at = b""  # as entries have it that are moved up now
+        self.new_header = b""  # header of a new entry that never expires
+        self._look_at = b""  # time field of entries moved up now
         self._used_lately = b""
-        self._fetched_header = b""  # the same after a fetch
+        self._fetched_header = b""  # first fields of such an entry after a fetch
         self.read_clock()
 
     def configure(self, memory_bytes: int, item_size_max_bytes: int) -> None:

@@ -1,4 +1,8 @@
-"""Headers and CHECKPOINTs of a journal's segments: which segments count, and how many bytes of each."""
+"""Headers and CHECKPOINTs of a journal's segments: which segments count, and how many bytes of each.
+
+Recovery, verification and discovery use these functions, so that they judge alike. A newest segment without a
+CHECKPOINT is taken for unfinished only if it holds no whole record and the marker does not name it.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

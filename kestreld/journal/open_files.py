@@ -1,4 +1,7 @@
-"""File descriptors of journals: a limit for all, beyond which the least recently used are closed."""
+"""File descriptors of journals: a limit for all, beyond which the least recently used are closed.
+
+A descriptor that a background sync has borrowed stays open until it is given back.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable

@@ -74,8 +74,8 @@ def merged(ranges: list[Range]) -> list[Range]:
     return made
 
 
-# Large numbers are multiplied by way of a call: Python looks for signals meanwhile, and what a handler raises there
-# ends a compiled process, which takes it for a lack of memory.
+# Large numbers are multiplied by a call: Python checks for signals during a multiplication, and compiled code takes
+# an exception that a handler raises there for a lack of memory, which ends the process.
 product: Final[Callable[[int, int], int]] = operator.mul
 
 FRAME: Final = struct.Struct("<IIB")

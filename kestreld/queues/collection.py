@@ -484,7 +484,7 @@ class QueueCollection:
             del self.families[parent]
             try:
                 obstacle = self._remove_journal(queue, parent)
-            except JournalFailed as failure:  # every reader was dropped: nothing is lost by its being there
+            except JournalFailed as failure:  # harmless: every reader was dropped
                 self.report(f"{failure}; will be retried at the next start")
                 return failure
             if obstacle is not None:

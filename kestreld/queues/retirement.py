@@ -1,4 +1,9 @@
-"""Retirement of segments that no reader needs: archived or deleted, oldest first, one file a step."""
+"""Retirement of segments that no reader needs: archived or deleted, oldest first, one file a step.
+
+A dead segment goes only when the next CHECKPOINT is on disk, no reader needs it by what is written, and the marker, if
+there is one, says so on disk: startup never takes it for a missing one. A segment that a compaction has replaced goes
+once the compacted one's name is on disk. Going from the oldest on, a crash leaves no gap.
+"""
 
 from collections.abc import Callable, Generator
 from typing import Final

@@ -1,4 +1,8 @@
-"""Waiting gets: consumers that wait at a reader for an item, first come first served, until their deadline."""
+"""Waiting gets: consumers that wait at a reader for an item, first come first served, until their deadline.
+
+A waiter is told once, and then has left every queue it waited in. `waiting` of a family counts the waits on all its
+readers, so that a put has one number to check.
+"""
 
 from collections import deque
 from typing import Final, Protocol
