@@ -29,11 +29,11 @@ UNREAD: Final = "the disk cannot read all of it"
 
 @dataclass(slots=True)
 class FoundSegment:
-    """A segment file. `end` is how many bytes count, `missing_bytes` how many are missing; guesses unless
-    `is_end_said`.
+    """A segment file. `end` is how many of its bytes count, `missing_bytes` how many it lacks.
 
-    `header` and `checkpoint` are None if they are not whole; `problem` says what is wrong with the header, or is "".
-    `unread` are the ranges that the disk could not read the last time, as offsets from and to before.
+    Both are guesses unless `is_end_said`. `header` and `checkpoint` are None if they are not whole; `problem` says what
+    is wrong with the header, or is "". `unread` are the ranges that the disk could not read the last time, as offsets
+    from and to before.
     """
 
     path: str

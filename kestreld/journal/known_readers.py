@@ -55,8 +55,7 @@ class KnownReaders:
                 self._surely_ended[state.number] = [(0, state.head - 1), *state.done]
 
     def reach_checkpoint(self, *, is_complete: bool) -> None:
-        """Reach the CHECKPOINT. If a reader may hold more than is known, everything not known to be done counts as
-        held.
+        """Reach the CHECKPOINT. If a reader may hold more than is known, all not known to be done counts as held.
 
         `is_complete`: everything written before it is there. Otherwise the number of held items proves nothing: some of
         the known ones may be done.

@@ -104,8 +104,7 @@ class Replacement:
         self._files.sync_dir(self._spool)  # before the old one moves into a folder that a power cut may take away
 
     def put_in_place(self) -> str:
-        """Replace the old folder by the new one; returns the path under which the old one is kept. Quick; raises
-        OSError.
+        """Replace the old folder by the new one; returns the path of the old one. Quick; raises OSError.
 
         A crash leaves the one or the other in place, or neither and the new one where `finish_repairs` looks.
         """

@@ -558,10 +558,9 @@ class QueueCollection:
         self.readers.update({reader.name: reader for reader in queue.readers.values()})
 
     def close(self, fd: int | None = None, until_us: int | None = None) -> int:
-        """Sync, seal and close every journal; returns the number for which there was no time. For arguments see
-        `Closing`.
+        """Sync, seal and close every journal; returns the number for which there was no time.
 
-        This comes last, just before the lock is released.
+        For the arguments see `Closing`. This comes last, just before the lock is released.
         """
         for queue in self.families.values() if until_us is None or self.clock.stopwatch_us() < until_us else ():
             self._note_leases(queue)

@@ -308,8 +308,7 @@ class Scheduling(Progress):
             self.come_back(one, record, now_ms)
 
     def _has_failed(self, one: int, record: bytes, *, was_counted: bool = False, failure: str = "") -> bool:
-        """Count a failure, unless it was counted. True if the item does not return now: it moves, or waits for its
-        retry.
+        """Count a failure, unless it was counted. True if the item moves or waits for its retry, else it returns now.
 
         The next commit writes the count even if the item moves, so that a crash during the move does not reset it.
         """

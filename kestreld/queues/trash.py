@@ -108,10 +108,9 @@ class Trash:
             self._files.sync_dir(self._spool)
 
     def settle(self, family: str, queue: Queue | None) -> None:
-        """Finish what a crash interrupted, or remove entries of what never happened, for a family that was recovered or
-        is gone.
+        """Finish what a crash interrupted for a family that was recovered or is gone, before anything is put on it.
 
-        Called before anything is put on the family.
+        An entry of items that the journal still has is removed: the delete or flush never happened.
         """
         for entry in [one for one in self.entries if one.queue.partition("+")[0] == family]:
             note = read_note(self._files, entry.path)
