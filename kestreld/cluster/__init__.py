@@ -1,1 +1,1 @@
-"""Disque's cluster as pure state machines: no socket, no disk, no clock of their own."""
+"""The cluster of job nodes (Disque's) as pure state machines: no sockets, no disk, and no clock of their own."""

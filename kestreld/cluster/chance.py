@@ -1,4 +1,4 @@
-"""Choices by chance, out of random bytes that are passed in."""
+"""Random choices, made from random bytes that are passed in."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -9,7 +9,7 @@ _DRAW_BYTES = 4
 
 
 def sample(some: Sequence[T], count: int, random_bytes: RandomBytes) -> list[T]:
-    """So many of them, or all where there are fewer, each as likely as any other."""
+    """Return `count` random elements, or all if there are fewer, each as likely as any other."""
     left, chosen = list(some), list[T]()
     for _ in range(min(count, len(left))):
         place = int.from_bytes(random_bytes(_DRAW_BYTES), "little") % len(left)

@@ -1,7 +1,7 @@
-"""ADDJOB ID at several nodes: before a job with a client's own id is added, all nodes that answer are asked for it.
+"""ADDJOB ID in a cluster: looks for a client's own id on all nodes that answer, before a job with it is added.
 
-Two nodes that add the same at once find each other: the one with the lesser job id goes on, the other one waits for
-what becomes of that. Nodes that cannot be reached are not waited for, so each side of a partition may add one.
+Two nodes that add the same id at once find each other: the one with the lesser job id goes on, the other one waits for
+the outcome. Nodes that cannot be reached are not waited for, so each side of a partition may add one.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Found = Callable[[bytes], None]  # told the id of the job that there is, b"" = n
 
 
 class KeySearch(Scheduled):
-    """One key that is being looked for. `job_id` is that of the job which is added if there is none."""
+    """Search for one key. `job_id` is the id of the job that is added if no other has the key."""
 
     def __init__(self, key: bytes, job_id: bytes, found: Found, late: Callable[["KeySearch"], None]) -> None:
         super().__init__(NEVER_MS)
@@ -34,15 +34,17 @@ class KeySearch(Scheduled):
         self._late = late
 
     def begin(self, nodes: set[bytes], due_at_ms: int) -> None:
-        """Ask these."""
+        """Start waiting for answers of these nodes."""
         self.awaited, self.is_refused, self.known_id, self.due_at_ms = nodes, False, b"", due_at_ms
 
     def give_up_on(self, node_ids: set[bytes]) -> None:
-        """These do not answer."""
+        """Stop waiting for these nodes."""
         self.awaited -= node_ids
 
     def answered(self, node_id: bytes, known_id: bytes, *, is_pending: bool) -> None:
-        """That node knows a job, b"" = none, or is adding it: then it may have sent copies to others, who know it."""
+        """Note an answer: a known job, b"" = none, or `is_pending`: the node is adding one and may have sent copies to
+        others.
+        """
         self.awaited.discard(node_id)
         self.is_refused = self.is_refused or is_pending
         self.known_id = known_id or self.known_id
@@ -58,7 +60,7 @@ class KeySearch(Scheduled):
 
 
 class KeySearches:
-    """The keys that this node is looking for. `is_adding` says whether a job is still being added here."""
+    """Searches of this node for keys. `is_adding` tells whether a job is still being added here."""
 
     def __init__(self, peers: Peers, is_adding: Callable[[bytes], bool]) -> None:
         self._peers = peers
@@ -69,8 +71,10 @@ class KeySearches:
         self._vouched: set[bytes] = set()  # ids of jobs here of which somebody was told that they are there
 
     def known_here(self, key: bytes) -> bytes | None:
-        """The id of the job that has a key, if that is certain: not while it may be being added, nor of one that was
-        deleted here, as that may have been a copy.
+        """Return the id of the job with this key, if that is certain, else None.
+
+        A job that is or may be still being added is not certain, nor is one that was deleted here: that may have been a
+        copy.
         """
         jobs = self._jobs
         known = jobs.keys.find(key, jobs.now_ms)
@@ -82,7 +86,7 @@ class KeySearches:
         return known
 
     def find(self, key: bytes, job_id: bytes, found: Found) -> KeySearch:
-        """Ask all other nodes for a key; `found` is told once, maybe at once."""
+        """Ask all other nodes for a key; `found` is called once, maybe at once."""
         search = KeySearch(key, job_id, found, self._late)
         self._by_id[job_id] = search
         self._by_key.setdefault(key, search)
@@ -90,7 +94,7 @@ class KeySearches:
         return search
 
     def cancel(self, search: KeySearch) -> None:
-        """Nobody waits for that any more."""
+        """End a search: its client has gone."""
         self._drop(search)
 
     def _drop(self, search: KeySearch) -> None:
@@ -117,7 +121,7 @@ class KeySearches:
         self._look(search)
 
     def _look(self, search: KeySearch) -> None:
-        """Go on if all have answered."""
+        """Finish the search, or plan its repetition, once all nodes have answered."""
         agenda, now_ms = self._jobs.agenda, self._jobs.clock.monotonic_ms
         if search.awaited:
             agenda.add(search)
@@ -139,7 +143,7 @@ class KeySearches:
             self._ask(search)
 
     def find_key(self, sender: Node, message: FindKey) -> None:
-        """Another node asks."""
+        """Answer another node's search."""
         jobs = self._jobs
         known = jobs.keys.find(message.key, jobs.now_ms)
         is_pending = known is not None and self._is_adding(known)
@@ -154,7 +158,7 @@ class KeySearches:
         self._peers.bus.send(sender, FoundKey(message.job_id, known or b"", is_pending))
 
     def found_key(self, sender: Node, message: FoundKey) -> None:
-        """Another node has answered."""
+        """Note the answer of another node."""
         search = self._by_id.get(message.job_id)
         if search is None or sender.id not in search.awaited:
             return
@@ -164,7 +168,7 @@ class KeySearches:
             self._look(search)
 
     def went_down(self, node: Node) -> None:
-        """It will not answer."""
+        """Stop waiting for answers of a node."""
         for search in list(self._by_id.values()):
             if node.id in search.awaited:
                 search.give_up_on({node.id})
@@ -174,7 +178,7 @@ class KeySearches:
     # Copies of jobs that are being added elsewhere
 
     def vouch_for(self, job_id: bytes) -> None:
-        """Somebody is told that there is this job: it stays here although who adds it may give that up."""
+        """Note that somebody was told of this job: it stays here even if the node that adds it gives up."""
         if self._jobs.find(job_id) is not None:
             self._vouched.add(job_id)
 
@@ -182,9 +186,9 @@ class KeySearches:
         return job_id in self._vouched
 
     def gone(self, job_id: bytes) -> None:
-        """A job with a key has ended."""
+        """Forget a job with a key that has ended."""
         self._vouched.discard(job_id)
 
     def clear(self) -> None:
-        """All jobs have gone."""
+        """Reset after all jobs were deleted."""
         self._vouched = set()

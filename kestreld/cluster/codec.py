@@ -1,7 +1,7 @@
-"""Messages as bytes: what is in the frames of the bus. Numbers are little-endian, bytes have their length before them.
+"""Messages of the bus as bytes. Numbers are little-endian; byte strings are preceded by their length.
 
-A message of an unknown type is ignored, as nodes are upgraded one by one. One that cannot be read is refused: its frame
-is whole, so its sender speaks another protocol.
+A message of an unknown type is ignored, because nodes are upgraded one by one. One that cannot be read is refused: its
+frame is intact, so its sender uses another protocol.
 """
 
 import re
@@ -66,16 +66,16 @@ _COUNT: Final = struct.Struct("<I")
 _NEED: Final = struct.Struct("<IB")
 _DEATH: Final = struct.Struct("<Q")
 _MOVED: Final = struct.Struct(f"<{ID_BYTES}sIIB")
-# Of a byte that says which word it is of a job, or whether it is a dead letter: how often it was moved comes last.
+# Bit in the byte with the word or the dead-letter flag: the number of moves comes last in the message.
 _HAS_MOVES: Final = 0x80
 
 
 class Unreadable(ValueError):
-    """The bytes are no message of that type."""
+    """The bytes are not a message of that type."""
 
 
 class _Input:
-    """What is left to read of a message."""
+    """Bytes of a message that are left to read."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -382,7 +382,7 @@ _TYPES: Final[tuple[_Row, ...]] = (
     ),
 )
 _NUMBERS: Final[dict[type[Any], int]] = {row[0]: number for number, row in enumerate(_TYPES, FIRST_MESSAGE)}
-# About jobs that were moved to the dead letters or back these have other numbers: who counts no moves ignores them.
+# Messages about moved jobs have other numbers: nodes that do not count moves ignore them.
 _WITH_MOVES: Final[dict[type[Any], int]] = {
     kind: 0x80 | _NUMBERS[kind] for kind in (ReplJob, Notice, YourJobs, LendJob, Moved)
 }
@@ -401,13 +401,13 @@ def _has_moves(message: Message) -> bool:
 
 
 def pack(message: Message) -> tuple[int, bytes]:
-    """The type and the body of its frame."""
+    """Return the type and the body of a message's record."""
     number = (_WITH_MOVES if _has_moves(message) else _NUMBERS)[type(message)]
     return number, _ROWS[number][1](message)
 
 
 def read(number: int, body: bytes) -> Message | None:
-    """The message in a frame; None where its type is not known here. Raises Unreadable."""
+    """Return the message in a record, None if its type is not known. Raises Unreadable."""
     if number not in _ROWS:
         return None
     source = _Input(body)

@@ -1,4 +1,4 @@
-"""Acknowledged jobs, until every owner knows (see `acks`): SETACK, GOTACK and DELJOB."""
+"""SETACK, GOTACK and DELJOB: keeps acknowledged jobs until every owner knows (see `acks`)."""
 
 from kestreld.cluster.acks import TOLD_MS_MAX, Ack
 from kestreld.cluster.job_messages import CaughtUp, DelJob, GotAck, SetAck
@@ -13,7 +13,7 @@ from kestreld.queues.slices import WAITS, Work
 
 
 class AckCollector:
-    """The acknowledged jobs that this node remembers, by their ids."""
+    """Acknowledged jobs that this node remembers, by id."""
 
     def __init__(self, peers: Peers, tombstones: Tombstones) -> None:
         self._peers = peers
@@ -24,18 +24,18 @@ class AckCollector:
 
     @property
     def count(self) -> int:
-        """How many acknowledgements have yet to be known to all."""
+        """Number of acknowledgements that some nodes have yet to know."""
         return self._acks.count
 
     def is_dummy(self, job: Job) -> bool:
-        """Whether an acknowledged job was never here."""
+        """Return True if an acknowledged job was never here."""
         ack = self._acks.get(job.id)
         return ack is not None and not ack.owners
 
     # What clients ask for
 
     def acknowledge(self, job: Job) -> bool:
-        """A client has acknowledged a job that is here; whether it is the first to do so."""
+        """Acknowledge a job that is here for a client. Return True if it was not acknowledged before."""
         if job.state in (ACKED, LET_GO):
             return False
         if not self._peers.members & job.terms.owners or job.state in (BORROWED, LENT):
@@ -46,13 +46,13 @@ class AckCollector:
         return True
 
     def acknowledge_unknown(self, job_id: bytes, ttl_ms: int) -> None:
-        """A client has acknowledged a job that is not here: another node may hold it."""
+        """Acknowledge a job that is not here for a client: another node may hold it."""
         peers = self._peers
         # One that was deleted here may still be held elsewhere, as may one of which a FASTACK has not told all, or that
         # has expired by a clock that was set.
         if not peers.members or self._tombstones.is_known_to_all(job_id):
             return
-        if peers.is_leaving:  # which remembers nothing new (Disque's README, "Gracefully removal of nodes")
+        if peers.is_leaving:  # a leaving node remembers nothing new (Disque's README, "Gracefully removal of nodes")
             peers.tell_each(peers.up(), SetAck(job_id, ()))
             return
         terms = JobTerms(self._nowhere, ttl_ms, 1)
@@ -60,14 +60,14 @@ class AckCollector:
         self._collect(job)
 
     def delete_everywhere(self, job_id: bytes) -> bool:
-        """FASTACK: drop the job wherever it is, as far as that can be reached; whether it was here."""
+        """FASTACK: drop a job on all nodes that can be reached. Return True if it was here."""
         peers, job = self._peers, self._jobs.find(job_id)
         if job is None:
             self._tombstones.add(job_id, ACKNOWLEDGED)
             peers.tell_each(peers.up(), DelJob((job_id,)))
             return False
         if job.state == ACKED:
-            return False  # all are being told already, also those that cannot be reached now
+            return False  # all nodes are being told already, including those that are down now
         was_here = job.state != LET_GO
         peers.tell(job.terms.owners, DelJob((job_id,)))
         self._drop(job)
@@ -76,7 +76,7 @@ class AckCollector:
     # Collecting
 
     def restored(self, job: Job) -> None:
-        """The log says that a job is acknowledged."""
+        """Resume collecting for a job that the log has as acknowledged."""
         if self._acks.get(job.id) is None:
             self._collect(job, told_by=0)
 
@@ -108,7 +108,7 @@ class AckCollector:
         jobs.ask_at(job, jobs.now_ms + ack.next_at_ms - now_ms)
 
     def _settle(self, job: Job, ack: Ack) -> bool:
-        """Whether all know, so that all may forget it."""
+        """Drop a job and have its owners drop it, if all nodes know that it is acknowledged. Return True if so."""
         if ack.missing(self._peers.members):
             return False
         self._peers.tell(ack.owners, DelJob((job.id,)))
@@ -120,17 +120,17 @@ class AckCollector:
         self._jobs.remove(job, ACKNOWLEDGED)
 
     def owners_of(self, job: Job) -> int:
-        """Who may hold a job, as far as is known here."""
+        """Return the set of nodes that may hold a job, as far as is known here."""
         ack = self._acks.get(job.id)
         return ack.owners if ack is not None else job.terms.owners
 
     def confirmed_of(self, job: Job) -> int:
-        """Who knows that it is acknowledged, as far as is known here."""
+        """Return the set of nodes known to have the acknowledgement of a job."""
         ack = self._acks.get(job.id)
         return ack.confirmed if ack is not None else 0
 
     def say_acked(self, node: Node, job_id: bytes) -> None:
-        """Another node does not know yet that this job is acknowledged, be it still remembered here or not."""
+        """Tell a node that a job is acknowledged, whether or not the job is still remembered here."""
         job = self._jobs.find(job_id)
         owners = self.owners_of(job) if job is not None else 0
         self._peers.bus.send(node, SetAck(job_id, self._peers.ids(owners or self._jobs.me)))
@@ -138,7 +138,7 @@ class AckCollector:
     # What other nodes say
 
     def set_ack(self, sender: Node, message: SetAck) -> None:
-        """A job is acknowledged: never deliver it, and say so."""
+        """Remember that a job is acknowledged, never deliver it, and confirm."""
         jobs, peers, job_id = self._jobs, self._peers, message.job_id
         job = jobs.find(job_id)
         if job is None or job.state in (BORROWED, LENT, LET_GO):
@@ -159,7 +159,7 @@ class AckCollector:
         peers.bus.send_once_written(sender, answer)
 
     def got_ack(self, sender: Node, message: GotAck) -> None:
-        """The sender knows."""
+        """Note that the sender knows, and tell owners that were unknown here."""
         job, ack = self._jobs.find(message.job_id), self._acks.get(message.job_id)
         if job is None or ack is None:
             return
@@ -169,14 +169,14 @@ class AckCollector:
             peers.tell(ack.missing(peers.members), SetAck(job.id, peers.ids(ack.owners)))
 
     def left(self, job: Job, node: Node) -> None:
-        """That node holds an acknowledged job no more."""
+        """Note that a node no longer holds an acknowledged job."""
         ack = self._acks.get(job.id)
         if ack is not None:
             ack.leave(self._peers.set_of(node))
             self._settle(job, ack)
 
     def del_job(self, message: DelJob) -> None:
-        """These jobs are acknowledged, and nobody has to know of them any more."""
+        """Drop jobs that are acknowledged and that no node has to know of any longer."""
         for job_id in message.job_ids:
             job = self._jobs.find(job_id)
             if job is None:
@@ -187,8 +187,9 @@ class AckCollector:
     # What happens to nodes and jobs
 
     def catch_up(self, node: Node) -> Work:
-        """A node is back: tell it of all that it has missed. Where the link breaks meanwhile, the next one has it told
-        all of it again.
+        """Tell a node that is back of all acknowledgements that it has missed, then that it has caught up.
+
+        If the link breaks meanwhile, the next link starts from the beginning.
         """
         peers, bit = self._peers, self._peers.set_of(node)
         members, linked_at_ms = peers.members, node.linked_at_ms
@@ -210,7 +211,9 @@ class AckCollector:
             peers.bus.send(node, CaughtUp())
 
     def caught_up(self, node: Node) -> Work:
-        """That node has said over a new link all that it has to say, as a link of its own may break alone."""
+        """Take over what the sender was collecting: it has sent all it has to say over a new link, so messages may be
+        lost.
+        """
         bit = self._peers.set_of(node)
         for part in self._acks.parts:
             for job_id, ack in list(part.items()):
@@ -220,12 +223,12 @@ class AckCollector:
                 yield None
 
     def _take_over(self, job: Job, ack: Ack) -> None:
-        """Collect what another node was to: that it is over may have been lost with a link that broke."""
+        """Collect for a job that another node was collecting for: its DelJob may have been lost with a broken link."""
         ack.leave_it(self._jobs.clock.monotonic_ms - TOLD_MS_MAX)
         self.woken(job)
 
     def settle_all(self) -> Work:
-        """A node is none of the cluster any more: nobody waits for it."""
+        """Drop jobs that only waited for a node that has left the cluster."""
         for part in self._acks.parts:
             for job_id, ack in list(part.items()):
                 job = self._jobs.find(job_id)
@@ -234,7 +237,7 @@ class AckCollector:
                 yield None
 
     def gone(self, job: Job) -> None:
-        """A job has ended."""
+        """Forget a job that has ended."""
         if self._acks.get(job.id) is not None:
             self._acks.remove(job.id)
 

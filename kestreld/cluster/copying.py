@@ -1,4 +1,4 @@
-"""Jobs as other nodes are told of them, and back. Instants are translated from the clock of the node that sent them."""
+"""Conversion of jobs to messages for other nodes and back, with times translated from the sender's clock."""
 
 from kestreld.cluster.job_messages import Death, JobCopy, Moved
 from kestreld.cluster.nodes import Node
@@ -17,7 +17,7 @@ from kestreld.jobs.job import (
 
 
 def copy_of(jobs: CopiedJobs, job: Job, owners: int) -> JobCopy:
-    """The job as another node is to hold it, with these owners."""
+    """Return the job as another node is to hold it, with these owners."""
     terms = job.terms
     due_at_ms = 0
     if job.state == DELAYED:
@@ -32,7 +32,7 @@ def copy_of(jobs: CopiedJobs, job: Job, owners: int) -> JobCopy:
 
 
 def job_of(jobs: CopiedJobs, copy: JobCopy, sender: Node, owners: int) -> Job:
-    """A job to keep, ACTIVE for the moment."""
+    """Return a copy as a job to keep, ACTIVE for the moment."""
     queue = jobs.unlisted_queue(copy.queue)
     options = (copy.ttl_ms, copy.retry_ms, copy.delay_ms // 1000, copy.retries_max)
     dead = dead_letter_of(copy.death, sender)
@@ -47,28 +47,28 @@ def job_of(jobs: CopiedJobs, copy: JobCopy, sender: Node, owners: int) -> Job:
 
 
 def expires_in_ms(jobs: CopiedJobs, copy: JobCopy, sender: Node) -> int:
-    """How much of its TTL is left; 0 or less = nothing."""
+    """Return the time left of the job's TTL; 0 or less = none."""
     return copy.created // CREATED_UNITS + sender.clock_offset_ms + copy.ttl_ms - jobs.now_ms
 
 
 def due_in_ms(jobs: CopiedJobs, copy: JobCopy, sender: Node) -> int:
-    """How much of its delay is left; 0 = nothing."""
+    """Return the time left of the job's delay; 0 = none."""
     return max(copy.due_at_ms + sender.clock_offset_ms - jobs.now_ms, 0) if copy.due_at_ms else 0
 
 
 def moved_of(job: Job) -> Moved:
-    """Where the job is here, as other nodes are told."""
+    """Return the message that tells other nodes which queue the job is in here."""
     terms = job.terms
     return Moved(job.id, terms.queue.name, death_of(terms.dead), job.nacks, job.deliveries, terms.moves)
 
 
 def death_of(dead: DeadLetter | None) -> Death | None:
-    """Why a job is a dead letter, as other nodes are told."""
+    """Return a dead letter's origin and reason as a message has them."""
     return None if dead is None else Death(dead.origin, dead.reason, dead.dead_at_ms)
 
 
 def dead_letter_of(death: Death | None, sender: Node) -> DeadLetter | None:
-    """The same, as a node has told it."""
+    """Return a dead letter's origin and reason as a message of `sender` has them."""
     if death is None:
         return None
     return DeadLetter(death.origin, death.reason, max(death.dead_at_ms + sender.clock_offset_ms, 0))

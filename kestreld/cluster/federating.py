@@ -1,4 +1,16 @@
-"""NEEDJOBS and YOURJOBS: jobs go to the nodes where clients wait for them."""
+"""NEEDJOBS and YOURJOBS: gives jobs to the nodes whose clients wait for them.
+
+A node that cannot serve a client asks the others for jobs (NEEDJOBS); `federation` decides when it asks, and whom. A
+node that has none to give remembers the request and gives the next job that no client of its own waits for.
+
+A given job with a retry time becomes a copy: the giver adds the receiver to the owners before it sends the job, and
+remains an owner with its own requeue put off; the receiver queues the job and tells the remaining owners (QUEUED). So a
+lost message loses no job. A job with RETRY 0 is lent (see `lending`): never may two nodes deliver it. A link keeps the
+order of messages, so TOOKJOBS answers all YOURJOBS up to its number. When the link breaks, the giver does not wait for
+the retry time of jobs in unanswered YOURJOBS: it announces soon (WILLQUEUE) that it will queue them, unless another
+owner objects. Interest of a node ends with a NEEDJOBS of 0, INTEREST_MS after its last NEEDJOBS, or with the
+NEEDNOTHING that it sends whenever this node comes up for it.
+"""
 
 from collections.abc import Callable
 from typing import Final
@@ -20,7 +32,7 @@ from kestreld.queues.slices import Work
 LOOK_MS: Final = 100
 LOOKED_AT_ONCE: Final = 200  # queues
 KEPT_ANNOUNCED_MS: Final = 1_000  # after the last client has ceased to wait
-GIVEN_AT_ONCE: Final = 100  # jobs, be it asked for more,
+GIVEN_AT_ONCE: Final = 100  # jobs, even if more are asked for
 GIVEN_BYTES_MAX: Final = 1 << 20
 GIVEN_IN_ONE: Final = 20  # jobs in one message: each has to be told to all its other holders
 INTEREST_MAX: Final = 10_000  # queues
@@ -29,7 +41,7 @@ NEVER_MS: Final = 1 << 62
 
 
 class _Look(Scheduled):
-    """Has something done soon."""
+    """A timer that calls a function when it falls due."""
 
     def __init__(self, do: Callable[[], None]) -> None:
         super().__init__(NEVER_MS)
@@ -48,7 +60,7 @@ class _Look(Scheduled):
 
 
 class Federating:
-    """What is imported, who is interested in what comes here, and what is on its way to other nodes.
+    """Jobs that this node imports, interest of other nodes in its jobs, and jobs on their way to other nodes.
 
     `say_acked` tells a node that a job is acknowledged.
     """
@@ -61,12 +73,12 @@ class Federating:
         self._lending = lending
         self._tombstones = tombstones
         self._say_acked = say_acked
-        self._imports: dict[bytes, Imports] = {}  # by the name of a queue, as all that follow:
+        self._imports: dict[bytes, Imports] = {}  # by queue name, like the three below
         self._interest: dict[bytes, Interest] = {}
-        # When somebody waited at the latest, of queues whose jobs are wanted here, which the other nodes know.
+        # Last time that a client waited, of queues whose jobs the other nodes know to be wanted here.
         self._waited_at_ms: dict[bytes, int] = {}
         self._to_announce: dict[bytes, None] = {}
-        self._on_the_way: dict[bytes, dict[int, list[bytes]]] = {}  # by node and message, the ids of jobs
+        self._on_the_way: dict[bytes, dict[int, list[bytes]]] = {}  # ids of jobs, by node and number of the message
         self._number = 0  # of YourJobs
         self._announcing = _Look(self._announce_some)
         self._look = _Look(self._look_after_waits)
@@ -81,16 +93,16 @@ class Federating:
     # What happens here
 
     def missed(self, queue: JobQueue) -> None:
-        """Somebody wants a job of a queue that has none."""
+        """Ask for jobs: a client wants a job of a queue that has none."""
         self._ask(queue, is_just_empty=False)
 
     def emptied(self, queue: JobQueue) -> None:
-        """The last job of a queue was handed out."""
+        """Ask for more jobs if the queue is importing: its last job was handed out."""
         if queue.name in self._imports:
             self._ask(queue, is_just_empty=True)
 
     def waited_for(self, queue: JobQueue) -> None:
-        """Somebody begins to wait for a job of a queue for which nobody has waited."""
+        """Announce the queue to other nodes: its first client begins to wait."""
         if self._peers.is_leaving or not self._peers.has_members():
             return
         if queue.name not in self._waited_at_ms:
@@ -99,12 +111,12 @@ class Federating:
             return
         self._waited_at_ms[queue.name] = self._now_ms
         imports = self._imports.get(queue.name)
-        if imports is not None:  # those that have given a job do not know that another one is wanted
+        if imports is not None:  # the nodes that have given jobs do not know that another one is wanted
             for node in self._nodes(imports.sources(self._now_ms)):
                 self._peers.bus.send(node, NeedJobs(queue.name, 1, is_waiting=True))
 
     def came(self, queue: JobQueue) -> None:
-        """A job has come into a queue, and nobody here waits for it."""
+        """Give jobs to interested nodes: a job has come into a queue, and no client of this node waits for it."""
         interest = self._interest.get(queue.name)
         if interest is None:
             return
@@ -118,12 +130,12 @@ class Federating:
             self._interest.pop(queue.name, None)
 
     def import_rate(self, queue: JobQueue) -> int:
-        """Jobs a second that come from other nodes."""
+        """Jobs per second that the queue gets from other nodes."""
         imports = self._imports.get(queue.name)
         return imports.rate(self._now_ms) if imports is not None else 0
 
     def import_sources(self, queue: JobQueue) -> list[bytes]:
-        """The ids of the nodes that they come from."""
+        """Ids of the nodes that have lately given jobs of the queue."""
         imports = self._imports.get(queue.name)
         return imports.sources(self._now_ms) if imports is not None else []
 
@@ -141,17 +153,17 @@ class Federating:
         if not is_just_empty and imports.ask_all(now_ms):
             peers.tell_each(peers.up(), NeedJobs(queue.name, max(len(queue.waiters), 1), is_waiting=is_waiting))
         count = imports.ask_sources(now_ms, is_just_empty=is_just_empty)
-        if count:  # more than clients wait for: what is not there now need not come later
+        if count:  # may be more than clients wait for, so jobs that come later are not wanted
             peers.tell_each(self._nodes(imports.sources(now_ms)), NeedJobs(queue.name, count))
         self._look_soon()
 
     def _want_another(self, node: Node, queue: JobQueue) -> None:
-        """That node has given a job, and does not know that others are waited for."""
+        """Tell a node that has just given a job that clients still wait for others."""
         if queue.waiters:
             self._peers.bus.send(node, NeedJobs(queue.name, len(queue.waiters), is_waiting=True))
 
     def _announce_some(self) -> None:
-        """Tell the other nodes which queues clients wait for now."""
+        """Tell the other nodes which queues clients have begun to wait for, some queues at a time."""
         now_ms, up = self._now_ms, self._peers.up()
         for _ in range(min(LOOKED_AT_ONCE, len(self._to_announce))):
             name, _ = self._to_announce.popitem()
@@ -173,7 +185,9 @@ class Federating:
         self._plan(self._look, LOOK_MS)
 
     def _look_after_waits(self) -> None:
-        """Ask again for clients that wait, and tell the others where nobody waits any longer. Some queues at a time."""
+        """Ask again for clients that still wait, and withdraw interest in queues that no client waits for, some at a
+        time.
+        """
         now_ms = self._now_ms
         if not self._looked_at:
             self._looked_at = list(self._imports)
@@ -200,7 +214,7 @@ class Federating:
     # Giving
 
     def need_jobs(self, sender: Node, message: NeedJobs) -> None:
-        """The sender wants jobs."""
+        """Give the sender jobs, and remember how many more its clients wait for; a count of 0 ends its interest."""
         name = message.queue
         interest = self._interest.get(name)
         if not message.count:
@@ -224,20 +238,20 @@ class Federating:
             interest.add(sender.id, message.count - given, now_ms)
 
     def need_nothing(self, sender: Node) -> None:
-        """What the sender has said before counts no more: that nobody waits any longer may have been lost."""
+        """Drop all interest of the sender: the messages that would have withdrawn it may have been lost."""
         for name, interest in list(self._interest.items()):
             interest.remove(sender.id)
             if not interest:
                 del self._interest[name]
 
     def _has_dropped_expired(self, now_ms: int) -> bool:
-        """Forget whose interest is over; whether there was any."""
+        """Drop expired interest. Return True if any queue was dropped."""
         before = len(self._interest)
         self._interest = {name: one for name, one in self._interest.items() if not one.is_over(now_ms)}
         return len(self._interest) < before
 
     def _give(self, queue: JobQueue, node: Node, count: int) -> int:
-        """Send it so many jobs, if there are as many; how many it were."""
+        """Send a node up to `count` jobs of a queue, within the limits. Return how many were given."""
         jobs, peers = self._jobs, self._peers
         unanswered = self._on_the_way.setdefault(node.id, {})
         if not count or not node.is_up or peers.bus.is_crowded(node):
@@ -270,13 +284,17 @@ class Federating:
         return given
 
     def took_jobs(self, sender: Node, message: TookJobs) -> None:
-        """What it was given up to this message has arrived: messages are in order, and earlier answers may be lost."""
+        """Note that all YourJobs up to this number have arrived: a link keeps the order, and earlier answers may be
+        lost.
+        """
         unanswered = self._on_the_way.get(sender.id, {})
         for number in [number for number in unanswered if number <= message.number]:
             del unanswered[number]
 
     def link_broken(self, node: Node) -> None:
-        """What was on its way to it may have got lost: its holders are asked, and if none has it, it is queued here."""
+        """Have jobs of unanswered YourJobs looked at soon: the other holders are asked, and if none has it, it is
+        queued here.
+        """
         jobs = self._jobs
         for ids in self._on_the_way.pop(node.id, {}).values():
             for job_id in ids:
@@ -287,7 +305,7 @@ class Federating:
     # Taking
 
     def your_jobs(self, sender: Node, message: YourJobs) -> None:
-        """Jobs that this node has asked for."""
+        """Take the jobs that this node has asked for, and confirm them."""
         jobs, peers = self._jobs, self._peers
         by_queue: dict[bytes, int] = {}
         for copy in message.copies:
@@ -323,9 +341,7 @@ class Federating:
             return  # it is queued here already, or is still being added: its giver's timer goes on
         elif job.terms.owners | owners != job.terms.owners:
             jobs.own(job, job.terms.owners | owners)
-        if (
-            copy.moves < job.terms.moves
-        ):  # its giver does not know that it is in another queue, and wants it out of there
+        if copy.moves < job.terms.moves:  # its giver does not know that the job is in another queue
             peers.bus.send(sender, moved_of(job))
             return
         if copy.moves > job.terms.moves:
@@ -339,7 +355,7 @@ class Federating:
     # What happens to nodes
 
     def announce_waits(self) -> Work:
-        """There are other nodes: somebody may have begun to wait while there were none."""
+        """Announce the queues that clients began to wait for while no other node was known."""
         queues = self._jobs.queues
         for number, queue in enumerate(queues, 1):
             if queue.waiters and queue.name not in self._waited_at_ms and queues is self._jobs.queues:
@@ -349,14 +365,16 @@ class Federating:
                 yield None
 
     def came_up(self, node: Node) -> None:
-        """It is to know what is wanted here, and no longer."""
+        """Replace what the node knows of this node's interest: withdraw all of it, then announce what is wanted now."""
         self._peers.bus.send(node, NeedNothing())
         if self._waited_at_ms:
             self._to_announce |= dict.fromkeys(self._waited_at_ms)
             self._plan(self._announcing, 0)
 
     def give_again(self, node: Node) -> Work:
-        """It gets the jobs that have come since it asked: it may not know that it counted as down meanwhile."""
+        """Give the node jobs that it asked for and that have come since: it may not know that it counted as down
+        meanwhile.
+        """
         for number, (name, interest) in enumerate(list(self._interest.items()), 1):
             queue = self._jobs.queues.get(name)
             if interest.wants(node.id) and queue is not None and not queue.pause & PAUSED_OUT:
@@ -365,14 +383,16 @@ class Federating:
                 yield None
 
     def imported(self, sender: Node, queue: JobQueue) -> None:
-        """A job has come from it by other ways."""
+        """Count a job that a node has lent to this one, and ask that node for more if clients still wait."""
         self._imports.setdefault(queue.name, Imports()).came(sender.id, 1, self._now_ms)
         self.jobs_taken[sender.id] = self.jobs_taken.get(sender.id, 0) + 1
         self._want_another(sender, queue)
         self._look_soon()
 
     def clear(self) -> None:
-        """All jobs have gone, and who waited was sent away."""
+        """Reset after all jobs were deleted and all waiting clients sent away, and withdraw this node's interest
+        elsewhere.
+        """
         if self._waited_at_ms:
             self._peers.tell_each(self._peers.up(), NeedNothing())
         self._imports, self._waited_at_ms, self._to_announce, self._on_the_way = {}, {}, {}, {}

@@ -1,8 +1,8 @@
-"""Jobs go to where clients wait for them: when a node asks others for jobs, and whom a node has been asked by.
+"""Rules of federation: when a node asks others for jobs and whom, and which nodes want jobs of a queue.
 
 A node whose queue is empty while a client wants a job of it asks the others (NEEDJOBS): all of them rarely, those that
-have given jobs lately often. A node that has none remembers who asked, and gives the next job that comes and that
-nobody wants there. A node that imports jobs of a queue itself gives them away only to where a client waits.
+have given jobs lately often. A node that has none to give remembers who asked, and gives that node the next job that no
+client of its own wants. A node that imports jobs of a queue itself gives them only to nodes where a client waits.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ ALL_EVERY_MS: Final = 2_000
 ALL_EVERY_MS_MAX: Final = 30_000
 SOURCES_EVERY_MS: Final = 25
 SOURCES_EVERY_MS_MAX: Final = 2_000
-SOURCE_MS: Final = 5_000  # so long a node that gave a job is asked for more, and so long a rate lasts
+SOURCE_MS: Final = 5_000  # how long a node that gave a job is asked for more, and how long a rate is remembered
 PERIOD_MS_MIN: Final = 50
 PERIOD_MS: Final = 1_000
 ASKED_FOR_MIN, ASKED_FOR_MAX = 5, 100
@@ -21,20 +21,20 @@ _DOUBLED_MAX: Final = 16  # times
 
 
 class Imports:
-    """What one queue gets from other nodes. Nodes are ids, instants those of one steady clock."""
+    """Jobs that one queue gets from other nodes. Nodes are ids; times are on one steady clock."""
 
     __slots__ = ("_all_at_ms", "_all_tries", "_began_at_ms", "_count", "_count_before", "_sources", "_sources_at_ms",
                  "_sources_tries")  # fmt: skip
 
     def __init__(self) -> None:
-        self._sources: dict[bytes, int] = {}  # and when each has given a job last
+        self._sources: dict[bytes, int] = {}  # node id -> time of the last job it gave
         self._all_at_ms = self._sources_at_ms = 0  # when they may be asked again
         self._all_tries = self._sources_tries = 0
-        self._began_at_ms = 0  # of the period in which so many came:
+        self._began_at_ms = 0  # start of the period in which `_count` jobs came
         self._count = self._count_before = 0
 
     def came(self, source: bytes, count: int, now_ms: int) -> None:
-        """So many jobs have come from there."""
+        """Count jobs that came from a node."""
         if now_ms - self._began_at_ms >= PERIOD_MS:
             is_next = now_ms - self._began_at_ms < SOURCE_MS
             self._count_before, self._count, self._began_at_ms = self._count if is_next else 0, 0, now_ms
@@ -45,20 +45,20 @@ class Imports:
         self._sources_tries = self._sources_at_ms = 0
 
     def sources(self, now_ms: int) -> list[bytes]:
-        """Who has given jobs lately."""
+        """Return the nodes that have given jobs lately."""
         for gone in [one for one, at_ms in self._sources.items() if now_ms - at_ms >= SOURCE_MS]:
             del self._sources[gone]
         return list(self._sources)
 
     def rate(self, now_ms: int) -> int:
-        """Jobs a second; 0 when none has come for a while."""
+        """Return the rate of imported jobs per second; 0 if none came lately."""
         if not self.sources(now_ms):
             return 0
         period_ms = max(now_ms - self._began_at_ms + (PERIOD_MS if self._count_before else 0), PERIOD_MS_MIN)
         return -(-(self._count_before + self._count) * 1000 // period_ms)
 
     def ask_all(self, now_ms: int) -> bool:
-        """Whether to ask all nodes for a job now; then it is some time until the next."""
+        """Return True if all nodes may be asked for a job now, and begin the interval until they may be asked again."""
         if now_ms < self._all_at_ms:
             return False
         self._all_at_ms = now_ms + min(ALL_EVERY_MS << self._all_tries, ALL_EVERY_MS_MAX)
@@ -66,9 +66,10 @@ class Imports:
         return True
 
     def ask_sources(self, now_ms: int, *, is_just_empty: bool) -> int:
-        """How many jobs to ask each source for now, 0 = none; then it is some time until the next.
+        """Return how many jobs to ask each source for now, 0 = none, and begin the interval until they may be asked
+        again.
 
-        `is_just_empty`: the queue had jobs a moment ago.
+        `is_just_empty`: the queue had jobs a moment ago, so the interval need not be over.
         """
         sources = self.sources(now_ms)
         if not sources or (now_ms < self._sources_at_ms and not is_just_empty):
@@ -78,39 +79,41 @@ class Imports:
         return min(max(self.rate(now_ms) // len(sources), ASKED_FOR_MIN), ASKED_FOR_MAX)
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether there is nothing to remember: nobody gives jobs, and all nodes may be asked again."""
+        """Return True if nothing is left to remember: no node gives jobs, and all nodes may be asked again."""
         return not self.sources(now_ms) and now_ms >= self._all_at_ms
 
 
 def to_give(count: int, waiting: int) -> int:
-    """Of so many jobs that wait here, how many go to a node that asks for `count`."""
+    """Return how many of `waiting` jobs go to a node that asks for `count`."""
     if not waiting:
         return 0
     return count if waiting >= 2 * count else max(waiting // 2, 1)
 
 
 class Interest:
-    """Who wants jobs of one queue that are yet to come, and how many, in the order in which they get the next one."""
+    """Nodes that want future jobs of one queue, and how many, in the order in which they get the next one."""
 
     __slots__ = ("_wanted",)
 
     def __init__(self) -> None:
-        self._wanted: dict[bytes, tuple[int, int]] = {}  # by node: how many, and until when
+        self._wanted: dict[bytes, tuple[int, int]] = {}  # node id -> number of jobs, and expiry
 
     def add(self, node_id: bytes, count: int, now_ms: int) -> None:
-        """It has asked for so many, beyond what it was given."""
+        """Note that a node wants `count` jobs beyond those it was given."""
         self._wanted[node_id] = (count, now_ms + INTEREST_MS)
 
     def remove(self, node_id: bytes) -> None:
-        """Nobody waits there any more, or it is gone."""
+        """Drop a node: no client waits there any longer, or it has gone."""
         self._wanted.pop(node_id, None)
 
     def wants(self, node_id: bytes) -> bool:
-        """Whether it has asked for one that it was not given."""
+        """Return True if the node has asked for a job that it was not given."""
         return node_id in self._wanted
 
     def take(self, now_ms: int, reachable: Iterable[bytes]) -> bytes | None:
-        """Who is to be given the next job: the one that was given one longest ago. None where nobody wants one."""
+        """Return the node that gets the next job: of those reachable, the one served longest ago. None if no node wants
+        one.
+        """
         there = set(reachable)
         for node_id, (count, until_ms) in list(self._wanted.items()):
             if until_ms <= now_ms:
@@ -123,7 +126,7 @@ class Interest:
         return None
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether all of it has expired."""
+        """Return True if all interest has expired."""
         return all(until_ms <= now_ms for _, until_ms in self._wanted.values())
 
     def __bool__(self) -> bool:

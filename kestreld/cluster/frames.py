@@ -1,13 +1,13 @@
-"""Frames of the cluster bus, both ways, and the handshake of two nodes.
+"""Frames of the cluster bus in both directions, and the handshake of two nodes.
 
     frame = "KB" | u8 version | u8 kind | u32 body bytes | u64 sent_at_ms | tag 16 | body        all little-endian
     body of MESSAGES = (u8 type | u32 bytes | message)*        type 0: the beginning of a message that goes on
 
-`sent_at_ms` is the sender's steady clock. The tag is BLAKE2b of the number of the frame in its direction, of what
-precedes the tag, and of the body. In a HELLO, the first frame either way, it has no key and is a checksum. With a
-shared secret the key of all later frames is derived from it and from both HELLOs, each of which has a random nonce,
-with one key for each direction: without the secret nobody can forge a frame, nor replay one, nor send one back to its
-sender. READY, the second frame, proves the key. REFUSED says why its sender is about to close the link.
+`sent_at_ms` is the sender's steady clock. The tag is BLAKE2b of the number of the frame in its direction, of the bytes
+before the tag, and of the body. In a HELLO, the first frame either way, it has no key and is a checksum. With a shared
+secret the key of all later frames is derived from it and from both HELLOs, each of which has a random nonce, with one
+key for each direction: without the secret nobody can forge a frame, replay one, or send one back to its sender. READY,
+the second frame, proves the key. REFUSED says why its sender is about to close the link.
 
     caller: HELLO                   -> called
     called: HELLO READY             -> caller
@@ -33,8 +33,8 @@ PART: Final = 0
 FIRST_MESSAGE: Final = 1  # the first type of message
 NONCE_BYTES: Final = 32
 HEAD_BYTES: Final = 32
-HELLO_BYTES_MAX: Final = 1024  # of a frame from somebody who has not proved who they are,
-FRAME_BYTES_MAX: Final = 1 << 20  # and of any other: what is longer comes in parts,
+HELLO_BYTES_MAX: Final = 1024  # of a frame before the other end has proved its identity
+FRAME_BYTES_MAX: Final = 1 << 20  # of any other frame: longer messages come in parts
 MESSAGE_BYTES_MAX: Final = 3 * (1 << 29) + (1 << 20)  # a job whose body, queue and key are as long as clients may send
 REASON_BYTES_MAX: Final = 512
 SECRET_BYTES_MIN: Final = 16
@@ -44,7 +44,7 @@ _NUMBER: Final = struct.Struct("<Q")
 _RECORD: Final = struct.Struct("<BI")
 _HELLO: Final = struct.Struct(f"<B{NODE_ID_BYTES}s{RUN_ID_BYTES}s{NONCE_BYTES}sHHB")
 _PERSON: Final = b"kestreld bus"
-# What the first bytes of other protocols are, that may be sent to the bus by mistake.
+# First bytes of other protocols that may be sent to the bus by mistake.
 _OTHERS: Final = (
     (b"Dbu", "an original Disque node: the two cannot be in one cluster"),
     (b"RCm", "a node of a Redis cluster"),
@@ -54,16 +54,16 @@ _OTHERS: Final = (
 
 
 class LinkRefused(Exception):
-    """The other end speaks another protocol, or is not who it says it is. The link has to be closed."""
+    """The other end uses another protocol, or is not the node it claims to be. The link has to be closed."""
 
 
 class RefusedByPeer(Exception):
-    """The other end closes the link, and says why."""
+    """The other end closes the link, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """How a node introduces itself. `run_id` is new with each start. `address.host` "" = where the link comes from."""
+    """A node's introduction. `run_id` is new with each start. `address.host` "" = the address the link comes from."""
 
     node_id: bytes
     run_id: bytes
@@ -72,21 +72,21 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Messages, as types and bodies. `sent_at_ms` is on the sender's steady clock."""
+    """Messages as types and bodies. `sent_at_ms` is on the sender's steady clock."""
 
     sent_at_ms: int
     messages: tuple[tuple[int, bytes], ...]
 
 
 def record(message_type: int, body: bytes) -> bytes:
-    """A message in a frame, or with the type PART, a part of one."""
+    """Pack a message for a frame, or with the type PART, a part of one."""
     return _RECORD.pack(message_type, len(body)) + body
 
 
 class LinkProtocol:
     """One end of a link, without its socket. `peer` is the node at the other end, once `is_ready`.
 
-    What the handshake has to send is in `output`, also after LinkRefused: it tells the other end what is wrong.
+    `output` holds the handshake's bytes to send, after LinkRefused, too: they tell the other end what is wrong.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class LinkProtocol:
         secret: bytes,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:
-        """`nonce` is NONCE_BYTES random bytes. `secret` is shared by all nodes, b"" = there is none.
+        """`nonce` is NONCE_BYTES random bytes. `secret` is shared by all nodes, b"" = none.
 
         `now_ms` reads the steady clock. `message_bytes_max` limits the messages that are received.
         """
@@ -120,12 +120,12 @@ class LinkProtocol:
 
     @property
     def held_bytes(self) -> int:
-        """Of a frame and a message that have been received in part."""
+        """Bytes of partially received frames and messages."""
         return len(self._input) + len(self._parts)
 
     @property
     def missing_bytes(self) -> int:
-        """How much of that frame has yet to come, as far as that is known; 0 = between frames."""
+        """Bytes of the current frame that have yet to come, as far as known; 0 = between frames."""
         if len(self._input) < HEAD_BYTES:
             return 0
         return HEAD_BYTES + int(_HEAD.unpack_from(self._input)[3]) - len(self._input)
@@ -133,17 +133,17 @@ class LinkProtocol:
     # Out
 
     def take_output(self) -> bytes:
-        """What the handshake has to send."""
+        """Return the handshake's bytes to send, and clear them."""
         data = bytes(self.output)
         self.output.clear()
         return data
 
     def pack(self, records: list[bytes]) -> bytes:
-        """A frame with these messages; only once `is_ready`. See `record`."""
+        """Return a frame with these messages (see `record`). Only once `is_ready`."""
         return self._frame(MESSAGES, b"".join(records))
 
     def refuse(self, reason: str) -> None:
-        """Have `output` say why this end closes the link; only once `is_ready`."""
+        """Add to `output` the reason for which this end closes the link. Only once `is_ready`."""
         self._say(REFUSED, reason.encode("utf-8", "replace")[:REASON_BYTES_MAX])
 
     def _say(self, kind: int, body: bytes) -> None:
@@ -158,7 +158,7 @@ class LinkProtocol:
     # In
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are complete now. Raises LinkRefused or RefusedByPeer."""
+        """Return the frames that are complete now. Raises LinkRefused or RefusedByPeer."""
         self._input += data
         frames: list[Frame] = []
         at = 0
@@ -193,7 +193,7 @@ class LinkProtocol:
             raise LinkRefused(f"it speaks version {start[2]} of the bus protocol, this node version {VERSION}")
 
     def _check_head(self, at: int) -> tuple[int, int, int]:
-        """Bytes of the body, kind and `sent_at_ms` of the frame that begins there."""
+        """Return bytes of the body, kind and `sent_at_ms` of the frame that begins there."""
         self._check_magic(at)
         _, _, kind, body_bytes, sent_at_ms = _HEAD.unpack_from(self._input, at)
         most = FRAME_BYTES_MAX if self.is_ready else HELLO_BYTES_MAX
@@ -210,7 +210,7 @@ class LinkProtocol:
             raise LinkRefused("a frame with a wrong checksum")
 
     def _messages(self, body: bytes) -> tuple[tuple[int, bytes], ...]:
-        """The messages that are complete with this frame."""
+        """Return the messages that are complete with this frame."""
         found: list[tuple[int, bytes]] = []
         at, end = 0, len(body)
         while at < end:
@@ -245,7 +245,7 @@ class LinkProtocol:
             raise LinkRefused(f"a frame of kind {kind} out of order")
 
     def _greet(self, body: bytes) -> None:
-        """The other end has said who it is. What follows is under a key of both HELLOs."""
+        """Take the other end's HELLO. All later frames have a key derived from both HELLOs."""
         peer, has_secret = _read_hello(body)
         if not self._is_caller:
             self._say(HELLO, self._hello)  # also before a refusal: the other end is to find the same
@@ -274,7 +274,9 @@ def _pack_hello(hello: Hello, nonce: bytes, *, has_secret: bool) -> bytes:
 
 
 def _read_hello(body: bytes) -> tuple[Hello, bool]:
-    """The HELLO, and whether its sender has a secret. What follows its fields is of later versions, and ignored."""
+    """Return the HELLO, and True if its sender has a secret. Bytes after the known fields are of later versions and
+    ignored.
+    """
     if len(body) < _HELLO.size:
         raise LinkRefused("a HELLO that is too short")
     has_secret, node_id, run_id, _, port, bus_port, host_bytes = _HELLO.unpack_from(body)

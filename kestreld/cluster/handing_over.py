@@ -1,8 +1,8 @@
-"""CLUSTER LEAVING yes HANDOVER: a node that leaves moves its jobs to other nodes, which Disque's never does.
+"""CLUSTER LEAVING yes HANDOVER: moves all jobs of a leaving node to other nodes, which Disque's never does.
 
 Each job gets a copy on a node that does not hold it yet, if there is one; once that node, or else one of the holders,
-has confirmed that it holds the job, all of them are told that this node does no more, and its own copy goes. A job with
-RETRY 0 is lent (see `lending`), or dropped if it was delivered.
+has confirmed that it holds the job, all of them are told that this node no longer does, and its own copy goes. A job
+with RETRY 0 is lent (see `lending`), or dropped if it was delivered.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,12 @@ MOVABLE: Final = frozenset({ACTIVE, COPY, DELAYED, QUEUED})
 
 
 class HandOver:
-    """What is on its way from this node; `is_on` from the operator's command until the node stays after all."""
+    """Jobs that are leaving this node; `is_on` from the operator's command until CLUSTER LEAVING no."""
 
     def __init__(
         self, peers: Peers, lending: Lending, tombstones: Tombstones, moves_away: Callable[[bytes], None]
     ) -> None:
-        """`moves_away` is as that of `Lending`."""
+        """`moves_away` is as in `Lending`."""
         self._peers = peers
         self._jobs = peers.jobs
         self._lending = lending
@@ -42,17 +42,17 @@ class HandOver:
 
     @property
     def left(self) -> int:
-        """How many jobs are still here, while it is on."""
+        """Number of jobs that are still here while the handover is on, else 0."""
         return self._jobs.table.count if self.is_on else 0
 
     def begin(self) -> Work:
-        """Move all jobs, and those that come."""
+        """Move all jobs, including those that arrive meanwhile."""
         if not self.is_on:
             self.is_on = True
             yield from self._run()
 
     def end(self) -> None:
-        """The node stays."""
+        """End the handover: the node stays."""
         self.is_on = False
         self._pending = {}
 
@@ -79,7 +79,7 @@ class HandOver:
         return self.is_on and job.state in MOVABLE and job.id not in self._pending
 
     def _has_dropped_late(self) -> bool:
-        """Forget whom nobody has answered; whether there was any."""
+        """Drop requests that were not answered in time. Return True if there were any."""
         now_ms = self._jobs.clock.monotonic_ms
         late = [job_id for job_id, (_, until_ms) in self._pending.items() if until_ms <= now_ms]
         for job_id in late:
@@ -101,7 +101,7 @@ class HandOver:
             peers.bus.send(takers[0], ReplJob(copy_of(jobs, job, owners)))
 
     def _move_once(self, job: Job, takers: list[Node]) -> None:
-        """A job that is delivered at most once."""
+        """Move a job that is delivered at most once."""
         if job.state == ACTIVE:
             self._jobs.remove(job, HANDED_OVER)
         elif takers:
@@ -110,7 +110,7 @@ class HandOver:
             self._lending.lend(job, takers[0])
 
     def got_job(self, sender: Node, message: GotJob) -> None:
-        """The sender holds a copy."""
+        """Leave a job to the sender, which now holds a copy."""
         node_id, _ = self._pending.get(message.job_id, (b"", 0))
         job = self._jobs.find(message.job_id)
         if node_id == sender.id:
@@ -119,7 +119,7 @@ class HandOver:
                 self._leave(job, sender)
 
     def _leave(self, job: Job, node: Node) -> None:
-        """The job goes here, and is queued there if it was here."""
+        """Drop a job here, and have the node queue it if it was queued or delayed here."""
         peers, jobs = self._peers, self._jobs
         if job.state == QUEUED:
             peers.bus.send(node, Notice(Word.ENQUEUE, job.id, job.nacks, job.deliveries, 0, job.terms.moves))

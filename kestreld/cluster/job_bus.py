@@ -1,4 +1,4 @@
-"""What jobs need of the links to other nodes."""
+"""Interface of the links to other nodes, as jobs use them."""
 
 from typing import Protocol
 
@@ -7,19 +7,19 @@ from kestreld.cluster.nodes import Node
 
 
 class JobBus(Protocol):
-    """The links to other nodes, as far as jobs use them. Messages on one link arrive in the order they were sent.
+    """Links to other nodes. Messages on one link arrive in the order in which they were sent.
 
-    A message is lost where there is no link, and with a link that breaks: nobody is told which.
+    A message is lost if there is no link or if the link breaks; the sender is not told which messages were lost.
     """
 
     def send(self, node: Node, message: JobMessage) -> None:
-        """Send it at the end of the turn."""
+        """Send a message at the end of the turn."""
 
     def send_once_written(self, node: Node, message: JobMessage) -> None:
-        """Send it once all that was changed so far is in the log, and synced where replies wait for that.
+        """Send a message once all changes made so far are in the log, and synced if replies wait for that.
 
-        Never, if that fails. It may be overtaken by what is sent with `send`.
+        If that fails, the message is dropped. A later message of `send` may overtake it.
         """
 
     def is_crowded(self, node: Node) -> bool:
-        """Whether so much waits to be sent to it that what can wait should."""
+        """Return True if so much waits to be sent to the node that messages which can wait should."""

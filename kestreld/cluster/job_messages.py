@@ -1,6 +1,6 @@
-"""What nodes tell each other about jobs. Spans, not instants, except in `JobCopy`: each node has a clock of its own.
+"""Messages between nodes about jobs, as values. The names are Disque's, as far as Disque has the message.
 
-The names are Disque's, as far as it has the message.
+Times are spans, except in `JobCopy` and `Death`, because each node has a clock of its own.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from kestreld.cluster.reactions import Word
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Why a job is in a dead-letter queue, which queue it comes from, and since when (on the sender's clock)."""
+    """Reason for which a job is in a dead-letter queue, the queue it comes from, and the time on the sender's clock."""
 
     origin: bytes
     reason: bytes
@@ -21,8 +21,8 @@ class Death:
 class JobCopy:
     """A whole job. Instants are on the steady clock of the sender; receivers translate them to their own.
 
-    `created` orders a queue, in units of 10^-6 ms; `due_at_ms` is when a delayed job is due, 0 = it is not delayed;
-    `owners` are the ids of the nodes that may hold the job; `moves` is as `JobTerms` has it.
+    `created` orders a queue, in units of 10^-6 ms; `due_at_ms` is the time at which a delayed job is due, 0 = not
+    delayed; `owners` are the ids of the nodes that may hold the job; `moves` is as in `JobTerms`.
     """
 
     job_id: bytes
@@ -45,21 +45,23 @@ class JobCopy:
 
 @dataclass(frozen=True, slots=True)
 class ReplJob:
-    """Hold a copy of this job. Answered with GotJob."""
+    """Request to hold a copy of this job. Answered with GotJob."""
 
     copy: JobCopy
 
 
 @dataclass(frozen=True, slots=True)
 class GotJob:
-    """The sender holds a copy, in its log if it has one, and synced if replies wait for that."""
+    """Confirmation that the sender holds a copy: in its log if it has one, and synced if replies wait for that."""
 
     job_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """These nodes may hold the job, too. Nobody gets a copy by this, so a late one cannot bring a job back."""
+    """Further nodes that may hold the job. The receiver gets no copy by this, so a late message cannot bring a job
+    back.
+    """
 
     job_id: bytes
     owners: tuple[bytes, ...]
@@ -69,8 +71,8 @@ class Owners:
 class Notice:
     """WILLQUEUE, QUEUED, WORKING or ENQUEUE of a job.
 
-    `nacks` and `deliveries` are what the sender has counted since the last of the `moves`. `after_ms`: WORKING, the
-    sender's requeue is that far away; QUEUED and ENQUEUE, the job will be queued after that time, 0 = now.
+    `nacks` and `deliveries` are the sender's counts since the last of the `moves`. `after_ms`: for WORKING, the time
+    until the sender's requeue; for QUEUED and ENQUEUE, the time until the job is queued, 0 = now.
     """
 
     word: Word
@@ -83,7 +85,9 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class SetAck:
-    """The job is acknowledged; the sender knows of these owners, () = it never held the job. Answered with GotAck."""
+    """The job is acknowledged. `owners` are those that the sender knows, () = it never held the job. Answered with
+    GotAck.
+    """
 
     job_id: bytes
     owners: tuple[bytes, ...]
@@ -91,7 +95,9 @@ class SetAck:
 
 @dataclass(frozen=True, slots=True)
 class GotAck:
-    """The sender will not deliver the job: `is_known` says whether it holds it, `owners` who else may."""
+    """Confirmation that the sender will not deliver the job. `is_known`: it holds the job; `owners`: those that it
+    knows.
+    """
 
     job_id: bytes
     is_known: bool
@@ -100,15 +106,15 @@ class GotAck:
 
 @dataclass(frozen=True, slots=True)
 class DelJob:
-    """Drop these jobs, whatever their states."""
+    """Request to drop these jobs, whatever their states."""
 
     job_ids: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NeedJobs:
-    """The sender wants up to `count` jobs of this queue. `is_waiting`: clients wait there, so a job that comes later is
-    wanted, too; a count of 0 ends that.
+    """Request for up to `count` jobs of this queue. `is_waiting`: clients wait, so jobs that come later are wanted,
+    too; a count of 0 ends that.
     """
 
     queue: bytes
@@ -118,9 +124,9 @@ class NeedJobs:
 
 @dataclass(frozen=True, slots=True)
 class GaveUp:
-    """The sender adds this job no more, and has said so to its client: drop it, and let its key be used for another.
+    """The sender has stopped adding this job and told its client so: drop it, and free its key.
 
-    `key` is as it is known (see `keys.key_in`), b"" = it has none.
+    `key` is the known form (see `keys.key_in`), b"" = no key.
     """
 
     job_id: bytes
@@ -129,12 +135,12 @@ class GaveUp:
 
 @dataclass(frozen=True, slots=True)
 class NeedNothing:
-    """Forget which queues' jobs the sender has wanted: it says anew what it wants now."""
+    """Withdrawal of all NeedJobs of the sender: what it wants now follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class YourJobs:
-    """Jobs for a node that wants them, but for those that are delivered at most once. Answered with TookJobs."""
+    """Jobs for a node that wants them, except those that are delivered at most once. Answered with TookJobs."""
 
     number: int  # of this message, among those of its sender
     copies: tuple[JobCopy, ...]
@@ -142,15 +148,15 @@ class YourJobs:
 
 @dataclass(frozen=True, slots=True)
 class TookJobs:
-    """The jobs of that YourJobs have arrived."""
+    """Confirmation that the jobs of all YourJobs up to this number have arrived."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class LendJob:
-    """Store this job, which is delivered at most once (RETRY 0), and say so by Stored: it may be delivered once LetGo
-    has come. `is_new`: it is being added, and any node will do.
+    """Request to store this job, which is delivered at most once (RETRY 0). Answered with Stored or Declined; the job
+    may be delivered once LetGo has come. `is_new`: the job is being added, and any node will do.
     """
 
     copy: JobCopy
@@ -159,14 +165,14 @@ class LendJob:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """The sender does not store that job."""
+    """Refusal of the sender to store that job."""
 
     job_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The sender holds a job that it was lent, as GotJob means it: let it go, or take it back."""
+    """Confirmation that the sender holds a lent job, in the sense of GotJob. Answered with LetGo or TookBack."""
 
     job_id: bytes
 
@@ -180,7 +186,7 @@ class LetGo:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """LetGo has arrived: its sender may forget the job."""
+    """Confirmation that LetGo has arrived: its sender may forget the job."""
 
     job_id: bytes
 
@@ -194,9 +200,9 @@ class TookBack:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A job is in another queue, as a dead letter (`death`) or back from there, by so many moves.
+    """The job is in another queue after so many `moves`, as a dead letter (`death`) or back from there.
 
-    Answered by who knows of more of them with its own Moved.
+    A node that knows of more moves answers with a Moved of its own.
     """
 
     job_id: bytes
@@ -209,19 +215,19 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class LeftJob:
-    """The sender holds the job no more, and nobody has to wait for its acknowledgement."""
+    """The sender no longer holds these jobs, and nobody has to wait for its acknowledgement of them."""
 
     job_ids: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """The receiver was down: it has been told of every acknowledgement that it missed and the sender knows."""
+    """End of the acknowledgements that the receiver missed while it was down, as far as the sender knows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PauseQueue:
-    """The queue is paused like this from now on."""
+    """Request to pause the queue like this from now on."""
 
     queue: bytes
     pause: int
@@ -229,14 +235,14 @@ class PauseQueue:
 
 @dataclass(frozen=True, slots=True)
 class DeleteQueue:
-    """Delete the queue's jobs."""
+    """Request to delete the queue's jobs."""
 
     queue: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FindKey:
-    """Is there a job with this client's own id (ADDJOB ID)? The sender would add it as `job_id`."""
+    """Question whether there is a job with this client's own id (ADDJOB ID). The sender would add it as `job_id`."""
 
     key: bytes
     job_id: bytes
@@ -244,9 +250,9 @@ class FindKey:
 
 @dataclass(frozen=True, slots=True)
 class FoundKey:
-    """The answer to FindKey for `job_id`: the id of the job with that key, b"" = none is known here.
+    """Answer to FindKey for `job_id`: the id of the job with that key, b"" = none is known to the sender.
 
-    `is_pending`: that one is being added and may yet be refused.
+    `is_pending`: that job is being added and may yet be refused.
     """
 
     job_id: bytes
@@ -256,14 +262,16 @@ class FoundKey:
 
 @dataclass(frozen=True, slots=True)
 class WatchJob:
-    """The sender's clients wait for the end of this job. Answered with JobEnded where it is not known."""
+    """The sender's clients wait for the end of this job. Answered with JobEnded once the end is known, or if the job is
+    not known.
+    """
 
     job_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """What has become of a watched job: `acked`, `deleted`, `expired`, or `unknown` to the sender."""
+    """End of a watched job: `acked`, `deleted`, `expired`, or `unknown` to the sender."""
 
     job_id: bytes
     end: bytes

@@ -1,4 +1,4 @@
-"""WAITJOB at a node that does not hold the job: those that do are asked to tell how it ends."""
+"""WAITJOB at a node that does not hold the job: asks the nodes that do to report how it ends."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +40,7 @@ class RemoteWatch(Scheduled):
 
 
 class JobWatches:
-    """What this node wants to know of other nodes' jobs, and what others want to know of its own."""
+    """Watches of this node on other nodes' jobs, and of other nodes on its own."""
 
     def __init__(self, peers: Peers, tombstones: Tombstones) -> None:
         self._peers = peers
@@ -52,7 +52,7 @@ class JobWatches:
     # For clients of this node
 
     def watch(self, job_id: bytes, told: Watch) -> None:
-        """Have somebody told how a job ends that is not here; UNKNOWN where no node knows it. Maybe at once."""
+        """Call `told` with the end of a job that is not here, maybe at once; UNKNOWN if no node knows the job."""
         watch = self._watches.get(job_id)
         if watch is not None:
             watch.told.append(told)
@@ -66,12 +66,12 @@ class JobWatches:
         self._ask(watch)
 
     def _end_of(self, job_id: bytes) -> str:
-        """How a job has ended that is not here, as far as this node knows."""
+        """Return the end of a job that is not here, UNKNOWN if this node does not know it."""
         end = self._tombstones.end_of(job_id)
         return end if end and end != ELSEWHERE else UNKNOWN
 
     def unwatch(self, job_id: bytes, told: Watch) -> None:
-        """That one waits no more."""
+        """Remove a client that no longer waits."""
         watch = self._watches.get(job_id)
         if watch is not None and told in watch.told:
             watch.told.remove(told)
@@ -80,7 +80,7 @@ class JobWatches:
                 del self._watches[job_id]
 
     def _ask(self, watch: RemoteWatch) -> None:
-        """Ask all: some may have been down, or have got the job since."""
+        """Ask all nodes: some may have been down, or have got the job since."""
         if self._watches.get(watch.job_id) is not watch or self._has_come(watch):
             return
         nodes = self._peers.up()
@@ -92,7 +92,7 @@ class JobWatches:
         self._jobs.agenda.add(watch)
 
     def _has_come(self, watch: RemoteWatch) -> bool:
-        """Whether the job is this node's meanwhile: those who wait are told by who holds it."""
+        """If the job has come to this node meanwhile, let its waiting clients watch it here. Return True then."""
         job = self._jobs.find(watch.job_id)
         if job is None or job.state in (ACKED, LET_GO):
             return False
@@ -110,7 +110,7 @@ class JobWatches:
                 told(end)
 
     def job_ended(self, sender: Node, message: JobEnded) -> None:
-        """A node says how it has ended, or that it does not know."""
+        """Pass on an end that the sender knows; UNKNOWN once no node knows it."""
         end = message.end.decode("ascii", "replace")
         watch = self._watches.get(message.job_id)
         if watch is None:
@@ -125,7 +125,7 @@ class JobWatches:
     # For other nodes
 
     def watch_job(self, sender: Node, message: WatchJob) -> None:
-        """Clients of the sender wait for the end of a job."""
+        """Report the end of a job to the sender, whose clients wait for it."""
         job_id = message.job_id
         watched = self._for_others.setdefault(sender.id, {})
         if job_id in watched:
@@ -140,19 +140,19 @@ class JobWatches:
 
     def _ended(self, node: Node, job_id: bytes, end: str) -> None:
         self._for_others.get(node.id, {}).pop(job_id, None)
-        self._tombstones.add(job_id, end)  # what is sent may be lost: it asks again
+        self._tombstones.add(job_id, end)  # JobEnded may be lost: then the node asks again
         self._peers.bus.send(node, JobEnded(job_id, end.encode()))
 
     def went_down(self, node: Node) -> None:
-        """It asks again when it is back."""
+        """Drop the watches of a node that is down: it asks again when it is back."""
         for job_id, told in self._for_others.pop(node.id, {}).items():
             self._jobs.unwatch(job_id, told)
         for watch in list(self._watches.values()):
             watch.awaited.discard(node.id)
 
     def moves_away(self, job_id: bytes) -> None:
-        """A job that clients wait for is about to be another node's. Those of other nodes ask every so often: they find
-        it.
+        """Keep watching a job that is about to be another node's. Other nodes repeat their requests and find it
+        there.
         """
         of_others = [watched.pop(job_id) for watched in self._for_others.values() if job_id in watched]
         clients = [told for told in self._jobs.take_watches(job_id) if told not in of_others]
@@ -163,5 +163,5 @@ class JobWatches:
             self._jobs.agenda.add(watch)
 
     def clear(self) -> None:
-        """All jobs have gone."""
+        """Reset after all jobs were deleted."""
         self._for_others = {}

@@ -1,4 +1,4 @@
-"""Nodes that come and go: handshakes, links, addresses, restarts and copies.
+"""Nodes that join and leave the cluster: handshakes, links, addresses, restarts and copies.
 
 A member is identified by its id, and a process by its run id. The process that counts as a member is the one that this
 node has reached itself, at the address where it knows the member: from any other process with that id, messages about
@@ -13,54 +13,54 @@ from kestreld.cluster.messages import NodeMessage
 from kestreld.cluster.nodes import DOWN, NODE_ID_BYTES, Flag, Node, NodeAddress, NodeTable, Rival
 
 FORGOTTEN_MS: Final = 60_000
-NODES_MAX: Final = 1_000  # that are known at most
+NODES_MAX: Final = 1_000  # that may be known
 
 
 class Bus(Protocol):
-    """The links to other nodes."""
+    """Links to other nodes, as `Membership` uses them."""
 
     def connect(self, node: Node) -> None:
-        """Have a link to it from now on: try at once, and then again and again.
+        """Keep a link to the node from now on: connect at once, and retry until it succeeds.
 
-        `Membership.linked` is told of each link, `Membership.unlinked` of its end and of each attempt that failed.
+        `Membership.linked` is called for each link, `Membership.unlinked` for its end and for each failed attempt.
         """
 
     def disconnect(self, node: Node) -> None:
-        """Have no link to it any more. Membership is told nothing."""
+        """Close the link to the node and do not connect again. Membership is not told."""
 
     def send(self, node: Node, message: NodeMessage) -> None:
-        """On our link to it; dropped where there is none."""
+        """Send a message on our link to the node; dropped if there is none."""
 
     def refuse(self, node_id: bytes, run_id: bytes, reason: str) -> None:
-        """Close the links that have come from that process, and tell it why."""
+        """Close the links that have come from that process, with the reason."""
 
 
 class Watcher(Protocol):
-    """Who is told of changes."""
+    """Receiver of changes of membership."""
 
     def table_changed(self) -> None:
-        """What belongs on disk has changed."""
+        """Called if something that belongs on disk has changed."""
 
     def came_up(self, node: Node) -> None:
-        """The member takes messages from now on: it is linked, has answered on that link, and knows this node; it is
-        neither suspected nor loading. After `link_broken` it is told again.
+        """Called when a member takes messages: it is linked, has answered on that link and knows this node, and is
+        neither suspected nor loading. Called again after `link_broken`.
         """
 
     def went_down(self, node: Node) -> None:
-        """A member that had come up is suspected, has failed, is loading, was forgotten, or has forgotten this node."""
+        """Called when a member that was up is suspected, failed, loading or forgotten, or has forgotten this node."""
 
     def link_broken(self, node: Node) -> None:
-        """The link to a member is gone: what was on its way may be lost, and nothing is sent until it has come up."""
+        """Called when the link to a member is gone: messages may be lost, and none is sent until it has come up."""
 
     def forgotten(self, node: Node) -> None:
-        """A member is none any more: CLUSTER FORGET, CLUSTER RESET."""
+        """Called when a node is no longer a member: CLUSTER FORGET, CLUSTER RESET."""
 
     def complain(self, reason: str) -> None:
-        """Two nodes have the same id."""
+        """Called if two nodes have the same id."""
 
 
 class Joining:
-    """The part of a `Membership` that knows nothing of PINGs but that they are sent."""
+    """The part of a `Membership` that knows nothing of PINGs except that they are sent."""
 
     def __init__(self, table: NodeTable, bus: Bus, watcher: Watcher, random_bytes: RandomBytes) -> None:
         self.table = table
@@ -70,7 +70,7 @@ class Joining:
         self._ticked_at_ms: int | None = None  # None = nobody else is known, and nothing ticks
 
     def _ask(self, node: Node, now_ms: int) -> None:
-        """Send a PING. Where there is no link it counts as due from now on."""
+        """Send a PING. Without a link it counts as due from now on."""
         raise NotImplementedError
 
     # What an operator asks for
@@ -85,7 +85,7 @@ class Joining:
             self._ask(known, now_ms)
 
     def forget(self, node: Node, now_ms: int) -> None:
-        """Remove a node. The others keep it until they are told the same."""
+        """Remove a node. The other nodes keep it until they are told the same."""
         self.table.forget(node, now_ms + FORGOTTEN_MS)
         self._removed(node)
         self._watcher.table_changed()
@@ -120,7 +120,7 @@ class Joining:
             self._watcher.forgotten(node)
 
     def _drop(self, node: Node) -> None:
-        """A handshake has come to nothing."""
+        """Remove a node whose handshake has failed."""
         self._bus.disconnect(node)
         self.table.remove(node)
 
@@ -136,7 +136,7 @@ class Joining:
             self._watcher.link_broken(node)
 
     def _relink(self, node: Node, address: NodeAddress) -> None:
-        """The node is at another address."""
+        """Connect to a node at another address."""
         self._cut(node)
         node.rival = None
         node.flags &= ~Flag.NO_ADDRESS
@@ -146,7 +146,7 @@ class Joining:
         self._bus.connect(node)
 
     def linked(self, node: Node, peer: Hello, now_ms: int) -> None:
-        """There is a link to a node, and `peer` has proved to be at its other end."""
+        """Note that there is a link to a node; `peer` has proved to be at its other end."""
         if peer.node_id == self.table.myself.id:
             if peer.run_id != self.table.myself.run_id:
                 self._complain(peer.node_id, self.table.myself.address, node.address)
@@ -171,7 +171,7 @@ class Joining:
         self._ask(node, now_ms)
 
     def _is_elsewhere(self, node: Node) -> None:
-        """Another node is where it was. It will be known again once it has connected to this node."""
+        """Mark a node whose address another node has now. Its new address is known once it connects to this node."""
         if node.flags & Flag.HANDSHAKE:
             self._drop(node)
         else:
@@ -180,7 +180,7 @@ class Joining:
             self._watcher.table_changed()
 
     def _already_known(self, node: Node, known: Node, peer: Hello, now_ms: int) -> None:
-        """A handshake has led to a node that is known at another address."""
+        """End a handshake that has led to a node which is known at another address."""
         self._drop(node)
         if known.is_linked and known.run_id != peer.run_id:
             self._complain(known.id, known.address, node.address)
@@ -192,7 +192,7 @@ class Joining:
             self._ask(known, now_ms)
 
     def unlinked(self, node: Node, now_ms: int) -> None:
-        """The link is broken, or an attempt to have one has failed."""
+        """Note that the link is broken, or that an attempt to connect has failed."""
         was_linked = node.is_linked
         self._link_is_gone(node)
         node.ping_at_ms = node.ping_at_ms or now_ms
@@ -200,7 +200,9 @@ class Joining:
             self._relink(node, node.rival.address)
 
     def arrived(self, peer: Hello, address: NodeAddress, now_ms: int) -> str:
-        """A link has come from a process, which listens at that address: why it is refused, "" = it is not."""
+        """Check a link that has come from a process, which listens at `address`. Return why it is refused, "" = it is
+        not.
+        """
         myself = self.table.myself
         if peer.node_id == myself.id:
             if peer.run_id == myself.run_id:
@@ -210,7 +212,7 @@ class Joining:
         if node is None or not node.is_member:
             return ""
         if peer.run_id != node.run_id or (node.address != address and not node.is_linked):
-            # A restart, a move or a copy: it depends on who is at the address that is known.
+            # A restart, a move or a copy: that depends on which process is at the known address.
             node.rival = Rival(peer.run_id, address)
         if node.is_linked:
             if node.rival is not None:
@@ -222,7 +224,7 @@ class Joining:
         return ""
 
     def _settle_rival(self, node: Node) -> None:
-        """It is known now which process is at the node's address: another one that says it is that node is a copy."""
+        """Refuse a rival process as a copy, now that it is known which process is at the node's address."""
         rival, node.rival = node.rival, None
         if rival is not None and rival.run_id != node.run_id:
             self._bus.refuse(node.id, rival.run_id, self._complain(node.id, node.address, rival.address))

@@ -1,4 +1,4 @@
-"""Jobs that are delivered at most once (RETRY 0) go to another node in three steps, so that never two may deliver them.
+"""Jobs that are delivered at most once (RETRY 0): moved to another node in three steps, so never two may deliver one.
 
     giver                                   receiver
     LENT, LendJob           ->              BORROWED, in its log
@@ -8,9 +8,8 @@
                             <-  Released
     forgotten
 
-Until it lets go, the giver may take the job back, should the receiver fail; until LetGo comes, the receiver must not
-deliver it, and asks (Stored) whenever there is a new link. Disque sends such a job and forgets it: a link that breaks
-loses it.
+Until it lets go, the giver may take the job back if the receiver fails; until LetGo comes, the receiver must not
+deliver it, and asks (Stored) over each new link. Disque sends such a job and forgets it: a link that breaks loses it.
 """
 
 from collections.abc import Callable
@@ -25,20 +24,21 @@ from kestreld.jobs.node_sets import NOBODY
 from kestreld.queues.slices import Work
 
 RELEASED = "deleted"
-REMIND_MS = 5_000  # until a node says again what was not answered: where there was no link back, the answer was lost
+REMIND_MS = 5_000  # before an unanswered message is repeated: without a link back, the answer was lost
 
 
 def _comes_back(job: Job) -> bool:
-    """Whether a job that another node lends is only remembered here: its sender would not have it to lend if it was
+    """Return True if a job that another node lends is only remembered here: the sender could not lend a job that is
     still on its way from here, or this node's own.
 
-    It was let go of; or it was on its way to this node, and a start did not know whether it had been delivered since.
+    This node had let go of it; or it was on its way to this node, and after a start it was unknown whether it had been
+    delivered since.
     """
     return job.state == LET_GO or (job.state == ACTIVE and not job.terms.retry_ms and job.terms.owners != NOBODY)
 
 
 class Lending:
-    """The jobs on their way from this node or to it, by their ids."""
+    """Jobs on their way from this node or to it, by id."""
 
     def __init__(
         self,
@@ -47,28 +47,28 @@ class Lending:
         moves_away: Callable[[bytes], None],
         is_held_back: Callable[[], bool],
     ) -> None:
-        """`moves_away` is told of a job that this node is about to forget, as another one has it. `is_held_back` says
-        whether nodes may yet come that were there before this one started.
+        """`moves_away` is called with a job that this node is about to forget because another one has it.
+        `is_held_back` is True while nodes that were up before this one started may yet come back.
         """
         self._peers = peers
         self._jobs = peers.jobs
         self._tombstones = tombstones
         self._moves_away = moves_away
         self._is_held_back = is_held_back
-        self._lent: dict[bytes, bytes] = {}  # to that node, as the two that follow
+        self._lent: dict[bytes, bytes] = {}  # job id -> receiver
         self._let_go: dict[bytes, bytes] = {}
-        # From these nodes: should one have lent a job and taken it back, another one may be lending it again.
+        # Job id -> givers: after one has lent a job and taken it back, another one may lend it again.
         self._borrowed: dict[bytes, list[bytes]] = {}
 
     @property
     def lent(self) -> int:
-        """How many jobs of this node are with others that have not said that they have stored them."""
+        """Number of this node's jobs that other nodes have yet to confirm as stored."""
         return len(self._lent)
 
     # The giver
 
     def lend(self, job: Job, node: Node) -> None:
-        """Send it a job that was taken out of its queue here."""
+        """Send a node a job that was taken out of its queue here."""
         peers = self._peers
         self._jobs.lend(job, self._jobs.me | peers.set_of(node))
         self._lent[job.id] = node.id
@@ -83,12 +83,12 @@ class Lending:
         self._jobs.remind_at(job, self._jobs.now_ms + REMIND_MS)
 
     def offer(self, job: Job, node: Node) -> None:
-        """Ask it to store a job that is being added. The one that does so first gets it."""
+        """Ask a node to store a job that is being added. The first node that stores it gets it."""
         owners = self._jobs.me | self._peers.set_of(node)
         self._peers.bus.send(node, LendJob(copy_of(self._jobs, job, owners), is_new=True))
 
     def left(self, job: Job, node: Node) -> None:
-        """A job that was being added is that node's now."""
+        """Leave a job that was being added to the node that has stored it."""
         self._let_go[job.id] = node.id
         self._say_let_go(job, node)
 
@@ -97,7 +97,7 @@ class Lending:
         self._remind(job)
 
     def woken(self, job: Job) -> None:
-        """It is time to say again what has yet to be answered."""
+        """Repeat the message for a job that was not answered in time."""
         self._jobs.wake_at_end(job)
         if self._is_taker_away(job):
             self._take_back(job.id)
@@ -112,7 +112,9 @@ class Lending:
                 self._say_stored(job, node)
 
     def _is_taker_away(self, job: Job) -> bool:
-        """Nothing says that a node went down which has not come since this one started."""
+        """Return True if the receiver of a lent job is down. Nodes that have not come up since the start are not
+        reported as down.
+        """
         taker = self._lent.get(job.id)
         if taker is None or self._is_held_back():
             return False
@@ -120,7 +122,7 @@ class Lending:
         return node is None or not node.is_up
 
     def stored(self, sender: Node, message: Stored) -> None:
-        """The sender has stored a job, and asks what becomes of it."""
+        """Let the sender have a job that it has stored, or tell it that this node took the job back."""
         job_id = message.job_id
         job = self._jobs.find(job_id)
         if job is not None and self._lent.get(job_id) == sender.id:
@@ -133,14 +135,14 @@ class Lending:
             self._peers.bus.send(sender, TookBack(job_id))
 
     def released(self, sender: Node, message: Released) -> bool:
-        """The sender knows that a job is its own. Whether it can be forgotten here."""
+        """Note that the sender has LetGo of a job. Return True if this node can forget the job."""
         if self._let_go.get(message.job_id) != sender.id:
             return False
         del self._let_go[message.job_id]
         return True
 
     def declined(self, sender: Node, message: Declined) -> None:
-        """The sender does not want it."""
+        """Take a job back that the sender does not want."""
         if self._lent.get(message.job_id) == sender.id:
             self._take_back(message.job_id)
 
@@ -153,7 +155,7 @@ class Lending:
     # The receiver
 
     def lend_job(self, sender: Node, message: LendJob) -> None:
-        """A job to store."""
+        """Store a job that the sender lends, or decline it."""
         copy, jobs, peers = message.copy, self._jobs, self._peers
         job = jobs.find(copy.job_id)
         if (job is None and not self._tombstones.has(copy.job_id)) or (job is not None and _comes_back(job)):
@@ -184,7 +186,7 @@ class Lending:
         self._remind(job)
 
     def let_go(self, sender: Node, message: LetGo) -> None:
-        """The job is this node's own."""
+        """Queue a borrowed job: it is now this node's own."""
         job = self._jobs.find(message.job_id)
         is_next = sender.id in self._borrowed.get(message.job_id, [])
         # First of all: the job may be sent back at once.
@@ -194,7 +196,7 @@ class Lending:
             self._jobs.keep_for_itself(job)
 
     def took_back(self, sender: Node, message: TookBack) -> None:
-        """The job never will be."""
+        """Drop a borrowed job: the sender keeps it."""
         job = self._jobs.find(message.job_id)
         givers = self._borrowed.get(message.job_id, [])
         if job is not None and sender.id in givers:
@@ -206,7 +208,7 @@ class Lending:
     # What happens to nodes and jobs
 
     def came_up(self, node: Node) -> Work:
-        """What was on its way, either way, may have been lost: say it again."""
+        """Repeat all messages of jobs on their way to the node or from it: they may have been lost."""
         linked_at_ms = node.linked_at_ms
         lent = [one for one, taker in self._lent.items() if taker == node.id]
         let_go = [one for one, taker in self._let_go.items() if taker == node.id]
@@ -228,7 +230,7 @@ class Lending:
             self._say_stored(job, node)
 
     def went_down(self, node: Node) -> Work:
-        """It cannot be reached: what it was lent is queued here again."""
+        """Queue here again what was lent to a node that cannot be reached."""
         for job_id in [one for one, taker in self._lent.items() if taker == node.id]:
             if node.is_up:
                 return
@@ -237,7 +239,7 @@ class Lending:
             yield None
 
     def restored(self, job: Job) -> None:
-        """A job of the log is on its way."""
+        """Resume for a job that is on its way according to the log."""
         jobs = self._jobs
         others = list(jobs.node_sets.ids(job.terms.owners & ~jobs.me))
         if job.state == BORROWED:
@@ -247,7 +249,7 @@ class Lending:
             self._remind(job)
 
     def gone(self, job: Job) -> None:
-        """A job has ended."""
+        """Forget a job that has ended."""
         self._lent.pop(job.id, None)
         self._let_go.pop(job.id, None)
         self._borrowed.pop(job.id, None)

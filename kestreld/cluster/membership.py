@@ -1,11 +1,11 @@
-"""Who of the cluster is up: PINGs, gossip, failure detection. `joining` has who is in it.
+"""Failure detection of the cluster's nodes: PINGs and gossip decide which nodes are up. `joining` has the members.
 
 A node has one link to each other node that it knows. It sends its messages on that link, and PONGs come back on it.
 Nothing here knows sockets or reads a clock: events are method calls with the time, and messages leave by a `Bus`.
 
-A node that does not answer a PING for the node timeout is suspected (`fail?`), which all others are told. Once the
-majority suspects it, it has failed (`fail`). A PONG ends both. PINGs are sent often enough for a node to be suspected
-one and a half timeouts after its last sign of life at the latest.
+A node that does not answer a PING within the node timeout is suspected (`fail?`), and all others are told. Once the
+majority suspects it, it has failed (`fail`). A PONG ends both. PINGs are sent so often that a node is suspected one and
+a half timeouts after its last sign of life at the latest.
 """
 
 from typing import Final
@@ -28,7 +28,7 @@ _SAID_OF_OTHERS: Final = ~Flag.MEET
 
 
 class Membership(Joining):
-    """What one node knows of the cluster, and what it does to know it. `timeout_ms` may be changed any time."""
+    """One node's knowledge of the cluster, and the PINGs that keep it up to date. `timeout_ms` may change any time."""
 
     def __init__(
         self, table: NodeTable, bus: Bus, watcher: Watcher, random_bytes: RandomBytes, *, timeout_ms: int
@@ -38,13 +38,13 @@ class Membership(Joining):
 
     @property
     def tick_ms(self) -> int:
-        """How often `tick` has to be called while other nodes are known."""
+        """Interval at which `tick` has to be called while other nodes are known, ms."""
         return min(max(self.timeout_ms // 20, TICK_MS_MIN), TICK_MS_MAX)
 
     # What the node tells of itself
 
     def set_leaving(self, *, leaving: bool, now_ms: int) -> None:
-        """Tell the others whether jobs may be given to this node."""
+        """Tell the others whether this node may be given jobs."""
         self._set_own(Flag.LEAVING, now_ms, wanted=leaving)
 
     def set_loading(self, *, loading: bool, now_ms: int) -> None:
@@ -79,9 +79,10 @@ class Membership(Joining):
         sent_at_ms: int,
         now_ms: int,
     ) -> Pong | None:
-        """A message of a process, on a link that it has opened, or as its PONG on ours; the answer, on the same link.
+        """Handle a message on a link that its sender has opened, or a PONG on ours. Return the answer for the same
+        link.
 
-        `address` is where the process listens; `sent_at_ms` is on its clock.
+        `address` is where the sender listens; `sent_at_ms` is on its clock.
         """
         node = self.table.get(peer.node_id)
         sender = None if node is None or node is self.table.myself or node.run_id != peer.run_id else node
@@ -101,7 +102,7 @@ class Membership(Joining):
         return Pong(self._flags_for(sender), self._gossip(sender))
 
     def takes_jobs_of(self, peer: Hello) -> Node | None:
-        """The member whose process that is, if its messages about jobs count now."""
+        """Return the member that this process is, None if its messages about jobs do not count now."""
         node = self.table.get(peer.node_id)
         if node is None or not node.is_member or node.run_id != peer.run_id:
             return None
@@ -135,7 +136,7 @@ class Membership(Joining):
         self._believe(sender, message.gossip, now_ms)
 
     def _take_flags(self, node: Node, message: Ping | Pong | Meet, sent_at_ms: int) -> None:
-        """What a node says of itself. Messages on two links may overtake each other: what was sent last counts."""
+        """Take over a node's flags. Messages on two links may overtake each other: the last one sent counts."""
         if sent_at_ms < node.told_at_ms or (sent_at_ms == node.told_at_ms and isinstance(message, Pong)):
             return
         node.told_at_ms = sent_at_ms
@@ -148,7 +149,7 @@ class Membership(Joining):
             self._watcher.table_changed()
 
     def _review(self, node: Node) -> None:
-        """Tell whether the node is up, if that has changed."""
+        """Report that the node is up or down, if that has changed."""
         if not node.is_member or node.flags & (DOWN | Flag.LOADING) or not node.knows_us:
             node.is_up = False
             self._lost(node)
@@ -157,7 +158,7 @@ class Membership(Joining):
             self._watcher.came_up(node)
 
     def _told(self, sender: Node, message: Suspected | Failed, now_ms: int) -> None:
-        """Another member says that a node does not answer, or answers again."""
+        """Note a member's report that a node does not answer, or answers again."""
         about = self.table.get(message.node_id)
         if about is None or not about.is_member:
             return
@@ -172,7 +173,7 @@ class Membership(Joining):
         self._count(about, now_ms)
 
     def _believe(self, sender: Node, gossip: tuple[GossipEntry, ...], now_ms: int) -> None:
-        """Suspicions count, and nodes that a member knows and this node does not are to become members here, too."""
+        """Take over gossip: count suspicions, and shake hands with nodes that only the sender knows."""
         for entry in gossip:
             known = self.table.get(entry.node_id)
             if known is not None:
@@ -192,7 +193,7 @@ class Membership(Joining):
     # Time
 
     def tick(self, now_ms: int) -> None:
-        """Every `tick_ms`: ping who is due, give up links and handshakes, suspect who does not answer."""
+        """Every `tick_ms`: send due PINGs, give up links and handshakes, suspect nodes that do not answer."""
         others = self.table.others()
         if self._ticked_at_ms is not None and now_ms - self._ticked_at_ms > self.timeout_ms // 2:
             self._was_stopped(others, now_ms, now_ms - self._ticked_at_ms)
@@ -206,9 +207,9 @@ class Membership(Joining):
                 self._suspect(node, now_ms)
 
     def _was_stopped(self, others: list[Node], now_ms: int, span_ms: int) -> None:
-        """This process did not run for a while: nobody else is to blame for having no answer from them.
+        """Restart the waits for answers: this process did not run for a while, which is not the fault of other nodes.
 
-        After a node timeout the others have suspected this node, and what was known of them is out of date.
+        After a node timeout the others have suspected this node, and its knowledge of them is out of date.
         """
         for node in others:
             if node.ping_at_ms:
@@ -239,7 +240,7 @@ class Membership(Joining):
         self._count(node, now_ms)
 
     def _count(self, node: Node, now_ms: int) -> None:
-        """Whether the majority, this node included, suspects it."""
+        """Mark the node as failed if the majority, this node included, suspects it."""
         if not node.flags & Flag.SUSPECT:
             return
         valid_ms = REPORTS_TIMEOUTS * self.timeout_ms
@@ -258,13 +259,13 @@ class Membership(Joining):
     # What is sent
 
     def _ask(self, node: Node, now_ms: int) -> None:
-        """Send a PING. Where there is no link it counts as due from now on."""
+        """Send a PING. Without a link it counts as due from now on."""
         node.ping_at_ms = node.ping_at_ms or now_ms
         flags = self._flags_for(node)
         self._bus.send(node, Meet(flags) if node.flags & Flag.MEET else Ping(flags, self._gossip(node)))
 
     def _introduce(self, newcomer: Node, now_ms: int) -> None:
-        """Tell the others of a new member at once: it may be long until their turn in the gossip comes."""
+        """Tell the others of a new member at once: gossip might take long to reach them."""
         gossip = (self._entry(newcomer),)
         for node in self.table.members():
             if node is not newcomer and node.is_up:
@@ -281,7 +282,7 @@ class Membership(Joining):
         return own if node is not None and node.is_member else own | Flag.STRANGER
 
     def _gossip(self, receiver: Node | None) -> tuple[GossipEntry, ...]:
-        """Nodes that are down, and some others at random. Strangers are told nothing."""
+        """Return entries of nodes that are down, and of some others at random. Strangers are told nothing."""
         if receiver is None:
             return ()
         members = [node for node in self.table.members() if node is not receiver]

@@ -1,4 +1,4 @@
-"""What nodes tell each other about nodes. `job_messages` has what they tell each other about jobs."""
+"""Messages between nodes about nodes, as values: PING, PONG, MEET and failures. `job_messages` has those about jobs."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from kestreld.cluster.nodes import Flag, NodeAddress
 
 @dataclass(frozen=True, slots=True)
 class GossipEntry:
-    """What the sender knows of another node."""
+    """One node as the sender knows it."""
 
     node_id: bytes
     address: NodeAddress
@@ -16,7 +16,7 @@ class GossipEntry:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Answered with a Pong on the same link. `flags` are the sender's own: LEAVING, LOADING, STRANGER."""
+    """Sign of life, answered with a Pong on the same link. `flags` are the sender's own: LEAVING, LOADING, STRANGER."""
 
     flags: Flag
     gossip: tuple[GossipEntry, ...] = ()
@@ -24,7 +24,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The answer to a Ping or a Meet."""
+    """Answer to a Ping or a Meet."""
 
     flags: Flag
     gossip: tuple[GossipEntry, ...] = ()
@@ -32,14 +32,14 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Meet:
-    """A Ping whose receiver is to add the sender to its table: an operator has asked for that."""
+    """Ping that asks the receiver to add the sender to its table, because an operator wants it."""
 
     flags: Flag
 
 
 @dataclass(frozen=True, slots=True)
 class Suspected:
-    """That node does not answer the sender; with `is_down` False, it does again."""
+    """Report that a node does not answer the sender, or, with `is_down` False, that it answers again."""
 
     node_id: bytes
     is_down: bool
@@ -47,7 +47,7 @@ class Suspected:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """That node does not answer the majority of the cluster."""
+    """Report that a node does not answer the majority of the cluster."""
 
     node_id: bytes
 

@@ -1,4 +1,4 @@
-"""The nodes of a cluster, as one of them knows them."""
+"""Nodes of a cluster as one of them knows them: addresses, flags, clock offsets, and the table."""
 
 import re
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ _DOWN: Final = int(DOWN)
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """Where a node listens: `port` for clients, `bus_port` for other nodes. `host` "" = not known yet."""
+    """Address of a node: `port` for clients, `bus_port` for other nodes. `host` "" = not known yet."""
 
     host: str
     port: int
@@ -66,34 +66,34 @@ class NodeAddress:
 
 
 def checked_address(host: bytes, port: int, bus_port: int) -> NodeAddress | None:
-    """The address; None where it is none. What other nodes say ends up in replies and logs."""
+    """Return the address, None if it is invalid. Addresses from other nodes end up in replies and logs."""
     if _HOST.fullmatch(host) and 0 < port <= PORT_MAX and 0 < bus_port <= PORT_MAX:
         return NodeAddress(host.decode(), port, bus_port)
     return None
 
 
 def is_node_id(text: bytes) -> bool:
-    """Whether it has 40 hexadecimal digits."""
+    """Return True for 40 hexadecimal digits."""
     return _NODE_ID.fullmatch(text) is not None
 
 
 class ClockOffset:
-    """What to add to an instant of another node's clock to have one of this node's.
+    """Difference between this node's clock and another node's: added to a time of theirs, it gives a time of ours.
 
-    The frame with the shortest way tells it best: of each frame, the difference between when it came and when it was
-    sent is the offset plus that time. So this is the minimum of the last one to two minutes; an all-time minimum would
-    not follow two clocks that drift apart.
+    A frame gives the difference between its arrival and its sending, which is the offset plus the time on the way, so
+    the fastest frame tells it best. The offset is the minimum over the last one to two minutes; an all-time minimum
+    would not follow two clocks that drift apart.
     """
 
     __slots__ = ("_before_ms", "_lowest_ms", "_since_ms")
 
     def __init__(self) -> None:
         self._since_ms = 0
-        self._lowest_ms: int | None = None  # of the frames since then,
-        self._before_ms: int | None = None  # and of those of the window before
+        self._lowest_ms: int | None = None  # of the frames since `_since_ms`
+        self._before_ms: int | None = None  # of the frames in the window before
 
     def note(self, sent_at_ms: int, now_ms: int) -> None:
-        """A frame has come."""
+        """Note the times of a frame."""
         offset_ms = now_ms - sent_at_ms
         if self._lowest_ms is None or now_ms - self._since_ms >= OFFSET_WINDOW_MS or now_ms < self._since_ms:
             self._before_ms, self._lowest_ms, self._since_ms = self._lowest_ms, offset_ms, now_ms
@@ -102,7 +102,7 @@ class ClockOffset:
 
     @property
     def offset_ms(self) -> int:
-        """0 as long as no frame has come."""
+        """Offset in ms; 0 before the first frame."""
         if self._lowest_ms is None:
             return 0
         return self._lowest_ms if self._before_ms is None else min(self._lowest_ms, self._before_ms)
@@ -110,7 +110,7 @@ class ClockOffset:
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Another process that says it is a node which is known to run elsewhere: a restart of it, or a copy."""
+    """Another process with the id of a node that is known to run elsewhere: a restart of that node, or a copy."""
 
     run_id: bytes
     address: NodeAddress
@@ -131,53 +131,53 @@ class Node:
         self.added_at_ms = now_ms
         self.run_id = b""  # of the process at the other end of our latest link to it: another one after each start
         self._clock = ClockOffset()
-        self.linked_at_ms: int | None = None  # since when there is a link to it, None = there is none,
-        self.has_answered = False  # and whether it has answered a PING on it
+        self.linked_at_ms: int | None = None  # opening time of the link to it, None = no link
+        self.has_answered = False  # a PING on this link
         self.ping_at_ms = 0  # when the first PING was sent, or due, that it has not answered
         self.pong_at_ms = 0
         self.knows_us = False  # this node is a member for it, too,
-        self.told_at_ms = 0  # as it has said then, by its own clock
+        self.told_at_ms = 0  # time of that, by its own clock
         self.is_up = False  # see `Watcher.came_up`;
         self.is_told_up = False  # and `went_down` has not been told since
-        self.reports: dict[bytes, int] = {}  # nodes that it does not answer either, and when they last said so
+        self.reports: dict[bytes, int] = {}  # nodes that suspect it, too -> time of their last report
         self.rival: Rival | None = None
 
     @property
     def clock_offset_ms(self) -> int:
-        """What to add to an instant of that node's steady clock to have one of this node's."""
+        """Difference to add to a time on that node's steady clock to get one on this node's, ms."""
         return self._clock.offset_ms
 
     def note_frame(self, sent_at_ms: int, now_ms: int) -> None:
-        """A frame has come from it, sent then by its steady clock, and received now by this node's."""
+        """Note a frame of the node: its time of sending on its clock, and of arrival on this node's."""
         self._clock.note(sent_at_ms, now_ms)
 
     def restart_clock(self) -> None:
-        """What was known of its clock counts no more."""
+        """Discard the clock offset."""
         self._clock = ClockOffset()
 
     @property
     def is_linked(self) -> bool:
-        """Whether there is a link to it: what is sent reaches it, unless the link breaks meanwhile."""
+        """True if there is a link to the node: messages reach it unless the link breaks."""
         return self.linked_at_ms is not None
 
     @property
     def is_member(self) -> bool:
-        """Whether it counts as another node of the cluster, be it up or not."""
+        """True if the node counts as another node of the cluster, up or not."""
         return not int(self.flags) & _NOT_A_MEMBER
 
     @property
     def is_down(self) -> bool:
-        """Whether it is suspected or has failed."""
+        """True if the node is suspected or has failed."""
         return bool(int(self.flags) & _DOWN)
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it can take jobs now."""
+        """True if the node can take jobs now."""
         return self.is_up and not self.flags & Flag.LEAVING
 
     @property
     def priority(self) -> int:
-        """What HELLO tells clients: the lower, the better the node is for them."""
+        """Priority in HELLO's reply to clients: lower is better."""
         if self.flags & (Flag.FAILED | Flag.LEAVING):
             return 100
         if self.flags & Flag.SUSPECT:
@@ -185,11 +185,11 @@ class Node:
         return 1 if self.is_linked or self.flags & Flag.MYSELF else 5
 
     def flag_words(self) -> bytes:
-        """The flags as CLUSTER NODES shows them."""
+        """Return the flags as CLUSTER NODES shows them."""
         return b",".join([name for flag, name in FLAG_NAMES if self.flags & flag]) or b"noflags"
 
     def note_run(self, run_id: bytes) -> None:
-        """This process is at the other end of a link."""
+        """Note which process is at the other end of a link."""
         if run_id != self.run_id:
             self.run_id = run_id
             self.restart_clock()
@@ -197,7 +197,7 @@ class Node:
 
 
 class NodeTable:
-    """All known nodes by their ids, `myself` among them. Nodes in handshake have provisional ids."""
+    """All known nodes by id, `myself` among them. Nodes in handshake have provisional ids."""
 
     def __init__(self, myself: Node) -> None:
         self.myself = myself
@@ -214,23 +214,23 @@ class NodeTable:
         return self._nodes.get(node_id)
 
     def has(self, node: Node) -> bool:
-        """Whether this entry is still in the table."""
+        """Return True if this entry is still in the table."""
         return self._nodes.get(node.id) is node
 
     def others(self) -> list[Node]:
         return [node for node in self._nodes.values() if node is not self.myself]
 
     def members(self) -> list[Node]:
-        """The other nodes of the cluster, up or not."""
+        """Return the other nodes of the cluster, up or not."""
         return [node for node in self._nodes.values() if node.is_member]
 
     def reachable(self) -> list[Node]:
-        """The other nodes that can take jobs now."""
+        """Return the other nodes that can take jobs now."""
         return [node for node in self._nodes.values() if node.is_reachable]
 
     @property
     def size(self) -> int:
-        """The number of nodes in the cluster, up or not, this one included."""
+        """Number of nodes in the cluster, up or not, this one included."""
         return 1 + len(self.members())
 
     def add(self, node: Node) -> None:
@@ -242,13 +242,13 @@ class NodeTable:
             other.reports.pop(node.id, None)
 
     def rename(self, node: Node, node_id: bytes) -> None:
-        """The node has another id: it came with the handshake, or this node was reset."""
+        """Change a node's id: the real one came with the handshake, or this node was reset."""
         del self._nodes[node.id]
         node.id = node_id
         self._nodes[node_id] = node
 
     def at(self, address: NodeAddress) -> Node | None:
-        """The other node with that host and client port, in handshake or not."""
+        """Return the other node with that host and client port, in handshake or not."""
         for node in self._nodes.values():
             is_there = node.address.host == address.host and node.address.port == address.port
             if is_there and node is not self.myself and not node.flags & Flag.NO_ADDRESS:
@@ -256,7 +256,7 @@ class NodeTable:
         return None
 
     def forget(self, node: Node, until_ms: int) -> None:
-        """Remove it, and keep gossip from bringing it back until then."""
+        """Remove a node, and keep gossip from bringing it back until then."""
         self.remove(node)
         self._forgotten[node.id] = until_ms
 
@@ -266,13 +266,13 @@ class NodeTable:
         return node_id in self._forgotten
 
     def lift_ban(self, node_id: bytes) -> None:
-        """The operator wants the node back."""
+        """Let a node come back: the operator wants it."""
         self._forgotten.pop(node_id, None)
 
     def lift_bans(self) -> None:
         self._forgotten.clear()
 
     def restart_clocks(self) -> None:
-        """This node's steady clock has made a jump, as a job log was read that had been ahead of it."""
+        """Discard all clock offsets: this node's steady clock has jumped ahead to match a job log."""
         for node in self._nodes.values():
             node.restart_clock()

@@ -1,4 +1,4 @@
-"""The other nodes as jobs have to do with them: who is up, who takes copies, and sets of them."""
+"""The other nodes as jobs need them: nodes that are up, nodes that take copies, and sets of nodes."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -17,8 +17,8 @@ GAP_MS: Final = 2 * JITTER_MS + 250
 
 
 class Peers:
-    """Sets of nodes are those of `jobs.node_sets`. `stores` says whether this node can put copies where they count:
-    in its log, if it has one.
+    """The other nodes. Sets of nodes are those of `jobs.node_sets`. `stores` tells whether this node can put copies
+    where they count: in its log, if it has one.
     """
 
     def __init__(
@@ -40,19 +40,19 @@ class Peers:
 
     @property
     def members(self) -> int:
-        """The other nodes of the cluster, up or not."""
+        """Set of the other nodes of the cluster, up or not."""
         return self.jobs.node_sets.of_all([node.id for node in self.table.members()])
 
     def has_members(self) -> bool:
-        """Whether there are other nodes."""
+        """Return True if there are other nodes."""
         return bool(self.table.members())
 
     def up(self) -> list[Node]:
-        """The other nodes that take messages now."""
+        """Return the other nodes that take messages now."""
         return [node for node in self.table.members() if node.is_up]
 
     def hears(self, node: Node) -> bool:
-        """Whether it is up, and answers as fast as usual: what was sent to it before has most likely been read."""
+        """Return True if the node is up and answers as fast as usual, so it has most likely read earlier messages."""
         waited_ms = self.jobs.clock.monotonic_ms - node.ping_at_ms if node.ping_at_ms else 0
         return node.is_up and waited_ms < SLOW_MS and not self.bus.is_crowded(node)
 
@@ -60,7 +60,7 @@ class Peers:
         return self.jobs.node_sets.of(node.id)
 
     def nodes_in(self, nodes: int) -> list[Node]:
-        """The members in a set, without this node."""
+        """Return the members in a set, without this node."""
         found = [self.table.get(node_id) for node_id in self.jobs.node_sets.ids(nodes & ~self.jobs.me)]
         return [node for node in found if node is not None and node.is_member]
 
@@ -68,7 +68,7 @@ class Peers:
         return self.jobs.node_sets.ids(nodes)
 
     def takers(self) -> list[Node]:
-        """Who may be given a copy now, in random order."""
+        """Return the nodes that may be given a copy now, in random order."""
         nodes = [node for node in self.table.reachable() if not self.bus.is_crowded(node)]
         return sample(nodes, len(nodes), self.random_bytes)
 
@@ -78,21 +78,24 @@ class Peers:
 
     @property
     def is_loading(self) -> bool:
-        """Whether this node has yet to read its log."""
+        """True while this node has yet to read its log."""
         return bool(self.table.myself.flags & Flag.LOADING)
 
     @property
     def keeps_copies(self) -> bool:
-        """Whether this node may have more copies."""
+        """True if this node may have more copies."""
         return not (self.is_leaving or self.jobs.memory.level) and self._stores()
 
     @property
     def stores(self) -> bool:
-        """Whether what is changed now gets into the log, if there is one."""
+        """True if changes made now get into the log, if there is one."""
         return self._stores()
 
     def rank_ms(self, owners: int, node: Node) -> int:
-        """How much later than its time this node queues a job that `node` has queued: its owners do not at once."""
+        """Return how much later than its retry time this node queues a job that `node` has queued, ms.
+
+        It differs between the owners, so that they do not queue the job at the same time.
+        """
         key = (owners, self.set_of(node))
         rank = self._ranks.get(key)
         if rank is None:
@@ -106,7 +109,7 @@ class Peers:
     # What they are told
 
     def tell(self, nodes: int, message: JobMessage) -> None:
-        """Those of a set that are members."""
+        """Send a message to the members in a set."""
         for node in self.nodes_in(nodes):
             self.bus.send(node, message)
 

@@ -1,8 +1,8 @@
-"""Which node queues a job again: what each holder does when another says something of it, as a table.
+"""Table of a holder's reactions to what another node says of a job: which of them queues it again.
 
 A job is in one queue at a time because its holders tell each other before they queue it again (WILLQUEUE, half a second
-ahead) and when they do (QUEUED): the others put off the time at which they would. Should two queue it at once, both
-learn of it, and one of them takes it back.
+ahead) and when they do (QUEUED): the others put off their own requeue. If two queue it at once, both learn of it, and
+one of them takes it back.
 """
 
 from enum import Enum, auto
@@ -16,7 +16,7 @@ _RANDOM_BYTES: Final = 24
 
 
 class Word(Enum):
-    """What a node says of a job."""
+    """Kinds of `Notice`: what a node says of a job."""
 
     WILL_QUEUE = auto()
     HAS_QUEUED = auto()
@@ -25,16 +25,16 @@ class Word(Enum):
 
 
 class Do(Enum):
-    """What becomes of the job here."""
+    """Reactions to a notice."""
 
     NOTHING = auto()
     KNOW_OWNER = auto()  # the sender may hold it, too
-    NOTE = auto()  # that it is queued elsewhere already, or soon
+    NOTE = auto()  # note that it is queued elsewhere, or soon will be
     PUT_OFF = auto()  # out of the queue, and not queued here before another retry time is over
     SETTLE = auto()  # both have queued it: as PUT_OFF where the sender is the greater
     SAY_QUEUED = auto()  # tell all holders that it is queued here
     SAY_DELAYED = auto()  # tell the sender when it will be
-    SAY_WORKING = auto()  # tell the sender for how long a worker of this node has it, if that is long
+    SAY_WORKING = auto()  # tell the sender how long a worker of this node may still have it, if that is long
     SAY_ACKED = auto()  # tell the sender that it is acknowledged
     QUEUE = auto()
 
@@ -82,10 +82,10 @@ REACTIONS: Final = {
 
 
 def is_greater(one: bytes, other: bytes, job_id: bytes) -> bool:
-    """Whether the first of two nodes keeps a job that both have queued: which one it is differs from job to job.
+    """Return True if the first of two nodes keeps a job that both have queued; the result varies from job to job.
 
-    As Disque has it: ids of nodes are compared after each of their characters was XORed with those of the job's id that
-    are random, which are fewer and come again.
+    Computed as in Disque: the characters of both node ids are XORed with the random ones of the job id, which are fewer
+    and repeat, and then compared.
     """
     assert len(job_id) == ID_BYTES
     mask = job_id[_RANDOM_FROM : _RANDOM_FROM + _RANDOM_BYTES]

@@ -1,4 +1,15 @@
-"""ADDJOB in a cluster: jobs that are being added here, and copies of jobs that are added elsewhere."""
+"""ADDJOB in a cluster: adds jobs with copies on other nodes, and keeps copies of jobs that others add.
+
+A job that is being added is in state WAIT_REPL: in the table but in no log, and no client gets it. It is sent to as
+many nodes as are wanted; `replication` decides when to ask further ones. A node answers GOTJOB once its copy is
+written. When enough nodes have answered, the client is told, and only then is the job queued here; if this node keeps
+no copy (it leaves, or is short of memory), one of the holders is told to queue it (ENQUEUE).
+
+A node becomes an owner before the job is sent to it, so every node that may hold a copy learns of the acknowledgement.
+If the job is given up, expires or is deleted first, all owners are told to drop it (GAVEUP). A holder may queue the job
+before it counts as added, because its retry time is over, and a worker may even acknowledge it by then: this node does
+not queue it in that case. A job with RETRY 0 has one copy, which LENDJOB offers to other nodes (see `lending`).
+"""
 
 from collections.abc import Callable
 
@@ -26,7 +37,7 @@ Added = Callable[[bytes | None], None]  # told the job's id, None = it expired b
 
 
 class PendingAdd(Scheduled):
-    """An ADDJOB that waits for copies. `is_queued_elsewhere`: a holder whose retry time is over queues the job."""
+    """An ADDJOB that waits for copies. `is_queued_elsewhere`: another holder queues the job, so this node will not."""
 
     def __init__(
         self, job: Job, replication: Replication, is_kept: bool, added: Added, again: Callable[["PendingAdd"], None]
@@ -34,7 +45,7 @@ class PendingAdd(Scheduled):
         super().__init__(replication.next_at_ms)
         self.job = job
         self.replication = replication
-        self.is_kept = is_kept  # this node is one of those that hold it
+        self.is_kept = is_kept  # this node holds a copy
         self.added = added
         self.is_queued_elsewhere = False
         self._again = again
@@ -50,7 +61,7 @@ class PendingAdd(Scheduled):
 
 
 class Replicating:
-    """The jobs that this node is adding, by their ids."""
+    """Jobs that this node is adding, by id, and copies that it takes of other nodes' jobs."""
 
     def __init__(self, peers: Peers, lending: Lending, tombstones: Tombstones) -> None:
         self._peers = peers
@@ -58,31 +69,31 @@ class Replicating:
         self._lending = lending
         self._tombstones = tombstones
         self._pending: dict[bytes, PendingAdd] = {}
-        # By nodes that are to queue jobs of which this one keeps no copy, and cannot be told now: when, and until when.
+        # Jobs without a copy here whose next holder cannot be told now to queue them, by node: due time and deadline.
         self._unsaid: dict[bytes, dict[bytes, tuple[int, int]]] = {}
-        self.async_copies_missed = 0  # of ADDJOB ASYNC: there was no node to take them
+        self.async_copies_missed = 0  # by ADDJOB ASYNC, for want of nodes
         self.default_below_three = 0  # ADDJOBs without REPLICATE that got fewer copies, for want of nodes
 
     # What may be added
 
     def copies_possible(self) -> int:
-        """On how many nodes a job could be now."""
+        """Return the number of nodes that could hold a job now, this one included."""
         return len(self._peers.takers()) + self._peers.keeps_copies
 
     def default_copies(self) -> int:
-        """How many copies there are to be where ADDJOB does not say so."""
+        """Return the number of copies for ADDJOB without REPLICATE."""
         return max(min(DEFAULT_COPIES, self.copies_possible()), 1)
 
     def note_default(self, copies: int) -> None:
-        """A job is added that is to have so many, as ADDJOB did not say."""
+        """Count an ADDJOB without REPLICATE that gets fewer than DEFAULT_COPIES."""
         self.default_below_three += copies < DEFAULT_COPIES
 
     def is_pending(self, job_id: bytes) -> bool:
-        """Whether that job is being added."""
+        """Return True while that job is being added."""
         return job_id in self._pending
 
     def confirmed_of(self, job_id: bytes) -> list[bytes]:
-        """Which nodes hold a job that is being added, as far as is known."""
+        """Return the ids of the nodes known to hold a job that is being added."""
         pending = self._pending.get(job_id)
         if pending is None:
             return []
@@ -93,9 +104,9 @@ class Replicating:
     def add(
         self, queue: JobQueue, body: bytes, options: AddedWith, key: bytes, replicate: int, added: Added, job_id: bytes
     ) -> Job | None:
-        """A new job; `added` is told once so many nodes hold it. None where that is so at once, and it was told.
+        """Add a job. `added` is called once `replicate` nodes hold it; None is returned if that was so at once.
 
-        Only where `copies_possible` are enough. `job_id` b"" = a new one.
+        Call this only if `copies_possible` are enough. `job_id` b"" = a new one.
         """
         peers, jobs = self._peers, self._jobs
         is_kept = peers.keeps_copies
@@ -119,7 +130,7 @@ class Replicating:
     def add_without_waiting(
         self, queue: JobQueue, body: bytes, options: AddedWith, key: bytes, replicate: int, job_id: bytes
     ) -> bytes:
-        """ADDJOB ASYNC: the job is there at once, and copies are sent to who can take them; its id."""
+        """ADDJOB ASYNC: add a job at once, and send copies to nodes that can take them. Return its id."""
         peers, jobs = self._peers, self._jobs
         is_kept = peers.keeps_copies
         takers = peers.takers()[: replicate - is_kept]
@@ -145,7 +156,7 @@ class Replicating:
         return [(node.id, node.linked_at_ms) for node in self._peers.takers()]
 
     def _send(self, job: Job, asked: list[bytes]) -> None:
-        """To these nodes."""
+        """Send a job to these nodes."""
         jobs, peers = self._jobs, self._peers
         nodes = peers.nodes_in(jobs.node_sets.of_all(asked))
         if not job.terms.retry_ms:
@@ -156,33 +167,33 @@ class Replicating:
         peers.tell_each(nodes, message)
 
     def give_up(self, job_id: bytes) -> None:
-        """Nobody waits for that ADDJOB any more, or for too long: whoever may hold the job drops it."""
+        """Stop adding a job, because its client has gone or timed out: all nodes that may hold the job drop it."""
         pending = self._pending.pop(job_id, None)
         if pending is not None:
             self._end(pending)
             self._jobs.unhold(pending.job)
 
     def forgotten(self, node: Node) -> None:
-        """A node is none of the cluster any more."""
+        """Drop a node that has left the cluster from all pending jobs."""
         self._unsaid.pop(node.id, None)
         for pending in self._pending.values():
             pending.replication.forget(node.id)
 
     def gone(self, job: Job) -> None:
-        """A job has ended: if it was being added, it has expired, or was deleted."""
+        """Handle the end of a job: if it was being added, it has expired or was deleted."""
         pending = self._pending.pop(job.id, None)
         if pending is not None:
             self._end(pending)
             pending.added(None)
 
     def _end(self, pending: PendingAdd) -> None:
-        """The job is not added."""
+        """Tell all owners that a job is not added."""
         pending.wait_until(NEVER_MS)
         terms = pending.job.terms
         self._peers.tell(terms.owners, GaveUp(pending.job.id, terms.known_key))
 
     def cleared(self) -> None:
-        """All jobs have gone at once."""
+        """Give up all jobs that are being added: the node's jobs were deleted at once."""
         pending, self._pending, self._unsaid = self._pending, {}, {}
         for one in pending.values():
             self._end(one)
@@ -201,14 +212,14 @@ class Replicating:
         jobs.agenda.add(pending)
 
     def got_job(self, sender: Node, message: GotJob) -> None:
-        """The sender holds a copy."""
+        """Count the sender's copy. The job is added once there are enough."""
         pending = self._pending.get(message.job_id)
         if pending is not None and pending.replication.confirm(sender.id) and pending.replication.is_achieved:
             self._achieved(pending)
 
     def stored(self, sender: Node, job_id: bytes) -> bool:
-        """The sender has stored a job that is delivered at most once, and that is to be on another node than this:
-        whether it is the one that gets it.
+        """Handle an offered job with RETRY 0 that the sender has stored. Return True if the sender is the node that
+        gets it.
         """
         pending = self._pending.get(job_id)
         if pending is None or not pending.replication.confirm(sender.id):
@@ -220,14 +231,14 @@ class Replicating:
         return True
 
     def achieve(self, job_id: bytes) -> None:
-        """The job is acknowledged already: it is there, and has been delivered. It is not queued here."""
+        """Finish adding a job that is acknowledged already, without queueing it here: another node has delivered it."""
         pending = self._pending.get(job_id)
         if pending is not None:
             pending.note_queued_elsewhere()
             self._achieved(pending)
 
     def note_queued_elsewhere(self, job_id: bytes) -> None:
-        """Another node queues a job that is still being added."""
+        """Note that another node queues a job that is still being added here."""
         pending = self._pending.get(job_id)
         if pending is not None:
             pending.note_queued_elsewhere()
@@ -236,7 +247,7 @@ class Replicating:
         job = pending.job
         self._pending.pop(job.id, None)
         pending.wait_until(NEVER_MS)
-        pending.added(job.id)  # before it is queued: who waits is served in this turn, too
+        pending.added(job.id)  # before it is queued: a waiting client may be served in this turn, too
         if pending.is_kept:
             self._jobs.release(job, is_queued_elsewhere=pending.is_queued_elsewhere)
         elif pending.is_queued_elsewhere:
@@ -246,7 +257,7 @@ class Replicating:
             self._leave_to(job, self._peers.nodes_in(holders))
 
     def _leave_to(self, job: Job, holders: list[Node]) -> None:
-        """No copy stays here: one of those that hold one queues it, unless by now they see to that themselves."""
+        """Keep no copy: have one of the holders queue the job, unless they would do so by now anyway."""
         jobs, terms = self._jobs, job.terms
         due_at_ms = job.created_at_ms + terms.delay_s * 1000
         until_ms = due_at_ms + terms.retry_ms - NOTICE_MS - JITTER_MS
@@ -264,7 +275,7 @@ class Replicating:
         self._peers.bus.send(node, Notice(Word.ENQUEUE, job_id, after_ms=after_ms))
 
     def came_up(self, node: Node) -> Work:
-        """It can be told which jobs it is to queue. It got them before, and would queue them after their retry time."""
+        """Tell the node which jobs to queue. It got them before, and would queue them only after their retry time."""
         for number, (job_id, (due_at_ms, until_ms)) in enumerate(self._unsaid.pop(node.id, {}).items(), 1):
             if self._jobs.now_ms < until_ms:
                 self._have_queued(node, job_id, due_at_ms)
@@ -274,12 +285,12 @@ class Replicating:
     # Copies of other nodes' jobs
 
     def repl_job(self, sender: Node, message: ReplJob) -> None:
-        """Hold a copy, unless there is a reason not to: then nothing is answered, and the sender asks another node."""
+        """Keep a copy. Without an answer, if this node cannot take it, the sender asks another node."""
         copy, jobs, peers = message.copy, self._jobs, self._peers
         job = jobs.find(copy.job_id)
         if job is None:
             if self._tombstones.end_of(copy.job_id) == DELETED:
-                # It was here, and the answer was lost: a client has deleted it since, so it never will be again.
+                # The copy was here and the answer was lost. A client has deleted the job since.
                 peers.bus.send_once_written(sender, GotJob(copy.job_id))
                 return
             if not self._takes(copy) or expires_in_ms(jobs, copy, sender) <= 0:
@@ -292,7 +303,7 @@ class Replicating:
                 requeue_at_ms = jobs.requeue_at_ms(job.terms) + due_in + peers.rank_ms(owners, sender)
             jobs.keep(job, COPY, requeue_at_ms)
         elif job.state == ACKED:
-            return  # the sender is told by who collects the acknowledgement
+            return  # the node that collects the acknowledgement tells the sender
         else:
             known = job.terms.owners or jobs.me
             wanted = known | jobs.node_sets.of_all(copy.owners)
@@ -309,7 +320,7 @@ class Replicating:
         return not queue.pause & PAUSED_IN
 
     def owners(self, message: Owners) -> None:
-        """Others may hold the job, too."""
+        """Add owners that the sender knows to a job."""
         jobs = self._jobs
         job = jobs.find(message.job_id)
         if job is None or job.state == ACKED:

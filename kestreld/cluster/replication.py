@@ -1,31 +1,31 @@
-"""One ADDJOB on its way to as many nodes as are to hold the job: whom to ask, as a state machine.
+"""State machine of one ADDJOB with copies: the nodes to ask, and the answers so far.
 
 The job goes to as many other nodes as are wanted. While one of them has not confirmed that it holds the job, one more
-is asked every 50 ms; all that were asked may hold it, and are its owners. (Disque's README, "Job replication
-strategy"; its code does so every 100 ms.)
+is asked every 50 ms; all that were asked may hold it, and are its owners. (Disque's README, "Job replication strategy";
+its code does so every 100 ms.)
 """
 
 from collections.abc import Iterable
 from typing import Final
 
 MORE_AFTER_MS: Final = 50
-AGAIN_AFTER_MS: Final = 2000  # who has not confirmed is asked again, each time after twice as long
+AGAIN_AFTER_MS: Final = 2000  # before nodes that have not confirmed are asked again; doubles each time
 AGAIN_MS_MAX: Final = 5000
 
-Taker = tuple[bytes, int | None]  # a node's id, and since when there is a link to it
+Taker = tuple[bytes, int | None]  # a node's id, and the time at which its link was opened
 
 
 class Replication:
-    """Whom the job was sent to, and who holds it. Nodes are ids.
+    """Nodes to which a job was sent, and nodes that hold it, by id.
 
-    `wanted` copies are to be on other nodes; `takers` are those that may be asked, in the order in which they are.
+    `wanted` is the number of copies on other nodes; `takers` are the nodes that may be asked, in order of preference.
     """
 
     __slots__ = ("_again_at_ms", "_again_ms", "_sent_over", "confirmed", "next_at_ms", "wanted")
 
     def __init__(self, wanted: int, takers: Iterable[Taker], now_ms: int) -> None:
         self.wanted = wanted
-        self._sent_over: dict[bytes, int | None] = {}  # since when there was the link that it was sent over
+        self._sent_over: dict[bytes, int | None] = {}  # node id -> opening time of the link over which the job was sent
         self.confirmed: set[bytes] = set()
         self.next_at_ms = now_ms + MORE_AFTER_MS
         self._again_ms = AGAIN_AFTER_MS
@@ -37,7 +37,7 @@ class Replication:
 
     @property
     def asked(self) -> list[bytes]:
-        """Who may hold the job."""
+        """Ids of the nodes that may hold the job."""
         return list(self._sent_over)
 
     @property
@@ -45,22 +45,22 @@ class Replication:
         return len(self.confirmed) >= self.wanted
 
     def confirm(self, node_id: bytes) -> bool:
-        """It holds a copy; whether that is news which counts."""
+        """Note that a node holds a copy. Return True if that counts and was not known."""
         if node_id not in self._sent_over or node_id in self.confirmed:
             return False
         self.confirmed.add(node_id)
         return True
 
     def forget(self, node_id: bytes) -> None:
-        """That node is none of the cluster any more: a copy there does not count."""
+        """Drop a node that has left the cluster: its copy does not count."""
         self._sent_over.pop(node_id, None)
         self.confirmed.discard(node_id)
 
     def ask_more(self, takers: Iterable[Taker], now_ms: int) -> tuple[list[bytes], list[bytes]]:
-        """It takes long: whom to ask now for the first time, one at most, and whom again.
+        """Return the nodes to ask now for the first time, one at most, and those to ask again.
 
-        Again are those asked over a link that has broken since: it may have got lost with that. Now and then it is all
-        that have not confirmed: where there was no link back their answers were lost.
+        A node is asked again if the link over which it was asked has broken, because the job may be lost. Every few
+        seconds all nodes that have not confirmed are asked again: without a link back their answers were lost.
         """
         self.next_at_ms = now_ms + MORE_AFTER_MS
         is_time = now_ms >= self._again_at_ms

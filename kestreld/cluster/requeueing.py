@@ -1,4 +1,15 @@
-"""WILLQUEUE, QUEUED, WORKING and ENQUEUE: the holders of a job agree on which of them queues it (see `reactions`)."""
+"""WILLQUEUE, QUEUED, WORKING and ENQUEUE: lets the holders of a job agree on which of them queues it again.
+
+Each holder has a requeue time for the job, GAP_MS apart but for jitter. A node never queues a shared job by its timer
+before it has told the other holders (WILLQUEUE), at least NOTICE_MS ahead and for that very requeue time; once it has,
+it says so (QUEUED), and they put their own times off. `reactions` is the table of answers to a notice by state of the
+job. Messages may be lost, so two nodes may still announce or queue a job at once: then the one that is not `is_greater`
+withdraws, which both compute alike. In doubt a job is queued twice rather than not at all.
+
+`_announced` holds only announcements that stand: a notice that puts the job off removes its announcement. A node that
+is still catching up after a start queues nothing again. A notice with another number of moves (to a dead-letter queue
+or back) than the job has here changes neither counts nor times and is answered MOVED; ENQUEUE is still carried out.
+"""
 
 from collections.abc import Callable
 from typing import Final
@@ -11,14 +22,14 @@ from kestreld.cluster.reactions import REACTIONS, Do, Word, is_greater
 from kestreld.jobs.job import NEVER, NOTICE_MS, QUEUED, WAIT_REPL, WITHOUT_QUEUE, Job
 from kestreld.jobs.job_queue import PAUSED_IN
 
-HELD_BACK_MS: Final = 200  # until it is looked at again
+HELD_BACK_MS: Final = 200  # before a job that may not be queued yet is looked at again
 
 
 class Requeueing:
-    """The jobs whose holders have been told that this node will queue them, and what others say of theirs.
+    """Announced requeues of this node, and its answers to what other holders say of theirs.
 
-    `is_held_back` says whether this node has yet to catch up with what it missed. `say_acked` tells a node that a job
-    is acknowledged, `note_queued` that one which is being added here is queued elsewhere.
+    `is_held_back` is True while this node has yet to catch up with what it missed. `say_acked` tells a node that a job
+    is acknowledged; `note_queued` notes that another node queues a job which is still being added here.
     """
 
     def __init__(
@@ -33,12 +44,14 @@ class Requeueing:
         self._is_held_back = is_held_back
         self._say_acked = say_acked
         self._note_queued = note_queued
-        self._announced: dict[bytes, int] = {}  # job -> when it will be queued, as its holders were told
+        self._announced: dict[bytes, int] = {}  # job id -> requeue time that its holders were told
 
     # This node's timers
 
     def may_queue(self, job: Job, now_ms: int) -> bool:
-        """Whether to queue a job whose time has come, or comes in NOTICE_MS. Its holders are told before, always."""
+        """Return True if a job that is due, or due in NOTICE_MS, may be queued now. Never before its holders have been
+        told.
+        """
         jobs, peers = self._jobs, self._peers
         at_ms = job.requeue_at_ms
         if self._is_held_back():
@@ -62,7 +75,7 @@ class Requeueing:
         return False
 
     def gone(self, job: Job) -> None:
-        """A job has ended, or is not this node's to queue."""
+        """Forget the announcement of a job that has ended."""
         if self._announced:
             self._announced.pop(job.id, None)
 
@@ -72,20 +85,20 @@ class Requeueing:
     # What happens here
 
     def say(self, word: Word, job: Job, after_ms: int = 0) -> None:
-        """Tell all its holders."""
+        """Send a notice to all holders of a job."""
         self._peers.tell(job.terms.owners, self._notice(word, job, after_ms))
 
     def _notice(self, word: Word, job: Job, after_ms: int = 0) -> Notice:
         return Notice(word, job.id, job.nacks, job.deliveries, after_ms, job.terms.moves)
 
     def say_moved(self, job: Job) -> None:
-        """Tell all its holders that it is in another queue."""
+        """Tell all holders of a job that it is in another queue."""
         self._peers.tell(job.terms.owners, moved_of(job))
 
     # What other nodes say
 
     def notice(self, sender: Node, job: Job, message: Notice) -> None:
-        """Of a job that is here."""
+        """React to another node's notice of a job that is here."""
         reaction = REACTIONS[message.word][job.state]
         if reaction is Do.NOTHING:
             return
@@ -95,9 +108,9 @@ class Requeueing:
         if reaction is Do.NOTE:
             self._note_queued(job.id)
             return
-        if message.word is not Word.ENQUEUE:  # who says that may be a node that takes no copies
+        if message.word is not Word.ENQUEUE:  # ENQUEUE may come from a node that holds no copy
             self._know(job, sender)
-        if message.moves != job.terms.moves:  # it is in another queue, of which the sender knows, or has to be told
+        if message.moves != job.terms.moves:  # the job was moved: either node may be the one that does not know
             self._peers.bus.send(sender, moved_of(job))
             if message.word is not Word.ENQUEUE:
                 return
@@ -108,7 +121,9 @@ class Requeueing:
         self._carry_out(reaction, sender, job, message)
 
     def _leave_it_to_the_greater(self, sender: Node, job: Job) -> None:
-        """Two nodes have said at once that they will queue a job. The lesser one waits whether the other has."""
+        """Settle two announcements of the same job: the lesser node withdraws its own and waits for the other's
+        requeue.
+        """
         if is_greater(sender.id, self._jobs.node_id, job.id):
             del self._announced[job.id]
             self._jobs.ask_at(job, self._jobs.now_ms + 2 * NOTICE_MS)
@@ -153,7 +168,7 @@ class Requeueing:
         jobs.put_off(job, requeue_at_ms)
 
     def moved(self, sender: Node, message: Moved) -> None:
-        """The sender has moved a job to another queue, and queued it there, or says where it has it."""
+        """Follow a job that the sender has moved to another queue, or answer with a later move that is known here."""
         jobs = self._jobs
         job = jobs.find(message.job_id)
         if job is None or job.state in WITHOUT_QUEUE or not job.terms.retry_ms:

@@ -1,11 +1,11 @@
-"""A node that was down queues nothing again before the others had time to say what has become of its jobs."""
+"""Wait of a restarted node: it queues nothing again until the others have told it what has become of its jobs."""
 
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.peers import Peers
 
 
 class Returning:
-    """Which nodes have yet to tell this one what it has missed. One node timeout later nobody is waited for."""
+    """Nodes that have yet to tell this one what it has missed. After one node timeout the wait ends."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
@@ -13,12 +13,12 @@ class Returning:
         self._until_ms = 0
 
     def begin(self, timeout_ms: int) -> None:
-        """The node has just read its log."""
+        """Wait for all members: this node has just read its log."""
         self._awaited = {node.id for node in self._peers.table.members()}
         self._until_ms = self._peers.jobs.clock.monotonic_ms + timeout_ms
 
     def is_held_back(self) -> bool:
-        """Whether jobs have to wait."""
+        """Return True while jobs have to wait."""
         if not self._awaited:
             return False
         if self._peers.jobs.clock.monotonic_ms >= self._until_ms:
@@ -26,9 +26,9 @@ class Returning:
         return bool(self._awaited)
 
     def caught_up(self, sender: Node) -> None:
-        """It has told all that it knows."""
+        """Note that the sender has told all that it knows."""
         self._awaited.discard(sender.id)
 
     def went_down(self, node: Node) -> None:
-        """It cannot be reached."""
+        """Stop waiting for a node that cannot be reached."""
         self._awaited.discard(node.id)

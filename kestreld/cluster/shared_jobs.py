@@ -1,9 +1,8 @@
-"""Jobs that several nodes hold: what one of these nodes does so that each job is delivered although others fail, and no
-more often than it has to be.
+"""One node's part in jobs that several nodes hold: dispatches events and messages to the modules for each task.
 
-Pure: what other nodes say comes in through `receive`, what they are told goes out through a `JobBus`, what happens to
-jobs here is told by their store. The state machines are Disque's (its README, "Disque state machine") but where a
-module says otherwise.
+Each job is delivered although nodes fail, and no more often than necessary. Pure: messages of other nodes come in
+through `receive`, messages to them go out through a `JobBus`, and the store reports what happens to its jobs (see
+`Copies`). The state machines are Disque's (its README, "Disque state machine") except where a module says otherwise.
 """
 
 from collections.abc import Callable
@@ -62,7 +61,7 @@ from kestreld.queues.slices import Work
 
 
 class SharedJobs(Copies, JobsSide):
-    """One node's part in the jobs of a cluster. `take_on` has long work done in slices."""
+    """One node's part in the jobs of a cluster. `take_on` runs long work in slices."""
 
     def __init__(self, peers: Peers, take_on: Callable[[Work], None]) -> None:
         self.peers = peers
@@ -106,7 +105,7 @@ class SharedJobs(Copies, JobsSide):
             self._tell_all(node)
 
     def _tell_all(self, node: Node) -> None:
-        """Tell it what it has missed."""
+        """Tell a node all that it has missed."""
         self._take_on(self.lending.came_up(node))
         self._take_on(self.replicating.came_up(node))
         self.federating.came_up(node)
@@ -129,18 +128,18 @@ class SharedJobs(Copies, JobsSide):
         self.replicating.forgotten(node)
         self._take_on(self.acks.settle_all())
 
-    # What clients ask for, beyond what is done to the jobs of this node
+    # Commands that concern jobs of other nodes
 
     def delete_everywhere(self, job_id: bytes) -> bool:
-        """FASTACK: drop the job wherever it can be reached; whether it was here."""
+        """FASTACK: drop a job on all nodes that can be reached. Return True if it was here."""
         return self.acks.delete_everywhere(job_id)
 
     def pause_everywhere(self, name: bytes, pause: int) -> None:
-        """PAUSE BCAST: have all nodes pause a queue as it is here."""
+        """PAUSE BCAST: have all other nodes pause a queue as it is paused here."""
         self.peers.tell_each(self.peers.up(), PauseQueue(name, pause))
 
     def leave(self, *, hands_over: bool) -> None:
-        """CLUSTER LEAVING: `hands_over` moves all jobs to other nodes, until the node stays after all."""
+        """CLUSTER LEAVING: with `hands_over`, move all jobs to other nodes; without, end that."""
         if hands_over:
             self._take_on(self.hand_over.begin())
         else:
@@ -268,7 +267,7 @@ class SharedJobs(Copies, JobsSide):
 
     def gone(self, job: Job, why: str) -> None:
         state = job.state
-        self._requeueing.gone(job)  # also one that was acknowledged before it was queued again
+        self._requeueing.gone(job)  # in any state: an announced job may have been acknowledged since
         if state == WAIT_REPL:
             self.replicating.gone(job)
         elif state in (BORROWED, LENT, LET_GO):

@@ -1,4 +1,4 @@
-"""Jobs that are over, for a while: what is still on its way about them must not bring them back."""
+"""Tombstones: jobs that ended here lately, so that messages still on their way do not bring them back."""
 
 from collections import deque
 from typing import Final
@@ -9,27 +9,28 @@ from kestreld.jobs.table import Table
 KEPT_MS: Final = 600_000
 KEPT_MAX: Final = 100_000  # beyond that the oldest is forgotten
 NO_END: Final = (0, "", False)
-ELSEWHERE: Final = "elsewhere"  # another node has the job: to who waits for its end that is none
+ELSEWHERE: Final = "elsewhere"  # another node has the job: not an end for waiting clients
 
 
 class Tombstones:
-    """How jobs ended that are no longer here.
+    """Ends of jobs that are no longer here.
 
-    One large dictionary would stop the node whenever it grows, and find its oldest entry behind all that were deleted.
+    In parts: one large dictionary would block the node whenever it grows, and its oldest entry would lie behind all
+    deleted ones.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ends: Table[tuple[int, str, bool]] = Table()  # until when, how, and whether all know it
-        self._order: deque[tuple[int, bytes]] = deque()  # until when, and whose, in the order of these times
+        self._ends: Table[tuple[int, str, bool]] = Table()  # expiry, end, and whether all know it
+        self._order: deque[tuple[int, bytes]] = deque()  # expiry and job id, in order of expiry
 
     @property
     def count(self) -> int:
-        """How many jobs are remembered."""
+        """Number of jobs that are remembered."""
         return self._ends.count
 
     def add(self, job_id: bytes, end: str, *, is_known_to_all: bool = False) -> None:
-        """This job is over. `is_known_to_all`: each node that held it has said that it knows."""
+        """Remember the end of a job. `is_known_to_all`: each node that held the job has confirmed that it knows."""
         now_ms = self._clock.monotonic_ms
         until_ms = now_ms + KEPT_MS
         if self._ends.get(job_id) is not None:
@@ -49,12 +50,12 @@ class Tombstones:
         return self.end_of(job_id) != ""
 
     def end_of(self, job_id: bytes) -> str:
-        """How it ended; "" = that is not known."""
+        """Return the end of a job; "" = not known."""
         until_ms, end, _ = self._ends.get(job_id) or NO_END
         return end if until_ms > self._clock.monotonic_ms else ""
 
     def is_known_to_all(self, job_id: bytes) -> bool:
-        """Whether no other node holds it any more, as far as that was noted here."""
+        """Return True if, as far as was noted here, no other node holds the job any longer."""
         until_ms, _, is_known = self._ends.get(job_id) or NO_END
         return is_known and until_ms > self._clock.monotonic_ms
 
