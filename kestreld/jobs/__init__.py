@@ -1,1 +1,1 @@
-"""Jobs with acknowledgement: Disque's, on one node (docs/jobs.md)."""
+"""Jobs with acknowledgement: Disque's, on one node (docs/jobs.md). `cluster` shares them between nodes."""

@@ -1,4 +1,4 @@
-"""What is done to jobs that other nodes hold, too, because these nodes say so. Which they are is for `Copies`."""
+"""Jobs that other nodes hold, too: changes made because those nodes say so. `Copies` knows the nodes."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -32,21 +32,21 @@ class CopiedJobs(Jobs):
     """The jobs of a node that may be one of several."""
 
     def jitter_ms(self) -> int:
-        """Up to a quarter of a second, earlier or later."""
+        """Return a random time up to a quarter of a second, positive or negative, ms."""
         return self._jitter_ms()
 
     def requeue_at_ms(self, terms: JobTerms) -> int:
-        """When a job that is queued somewhere now is queued again, NEVER where it will not be."""
+        """Return when a job that is queued somewhere now is queued again, NEVER if it will not be."""
         return self._requeue_at_ms(terms, self.now_ms)
 
     def new_id(self, terms: JobTerms) -> bytes:
-        """An id for a job that may yet be added."""
+        """Return an id for a job that may yet be added."""
         return self._ids.next_id(terms.id_field)
 
     # Jobs that count once enough nodes hold them
 
     def hold(self, body: bytes, terms: JobTerms, job_id: bytes = b"") -> Job:
-        """A new job that nobody gets before `release`, and that is in no log."""
+        """Create a job that nobody gets before `release`, and that is in no log."""
         ctime = max(self.now_ms << CTIME_BITS, self.last_ctime + 1)
         self.last_ctime = ctime
         job = Job(job_id or self.new_id(terms), body, terms, ctime, NEVER, WAIT_REPL)
@@ -54,7 +54,7 @@ class CopiedJobs(Jobs):
         return job
 
     def release(self, job: Job, *, is_queued_elsewhere: bool = False) -> None:
-        """It is queued, or waits for the end of its delay, or for the retry time of the node that has queued it."""
+        """Queue a held job, or wait for the end of its delay, or of the retry time of the node that has queued it."""
         terms, now_ms = job.terms, self.now_ms
         due_at_ms = job.created_at_ms + terms.delay_s * 1000
         if is_queued_elsewhere:
@@ -71,11 +71,11 @@ class CopiedJobs(Jobs):
             self._put_in_listed(job, now_ms)
 
     def unhold(self, job: Job) -> None:
-        """It will not be one of this node's jobs."""
+        """Drop a held job that will not be one of this node's."""
         self.remove(job)
 
     def unadd(self, job: Job) -> None:
-        """The node that was adding it has given that up: it is gone, and its key free."""
+        """Drop a job that its node has given up adding, and free its key."""
         terms = job.terms
         if terms.key:
             self.keys.forget(terms.known_key, job.id)
@@ -108,14 +108,14 @@ class CopiedJobs(Jobs):
     # Copies
 
     def keep(self, job: Job, state: int, requeue_at_ms: int) -> None:
-        """A job of another node, which nobody here knows: a COPY, or BORROWED."""
+        """Take in a job of another node that is unknown here: a COPY, or BORROWED."""
         job.state, job.requeue_at_ms = state, requeue_at_ms
         self._take_in(job)
         if self.listener is not None:
             self.listener.added(job)
 
     def keep_again(self, left: Job, job: Job) -> None:
-        """A job comes back that was LET_GO of, or that a start did not trust to be BORROWED: it is BORROWED."""
+        """Make a job BORROWED again that comes back: it was LET_GO, or a start did not trust it to be BORROWED."""
         if left.state != LET_GO:
             self._leave_queue(left)
         self.table.remove(left.id)
@@ -127,7 +127,7 @@ class CopiedJobs(Jobs):
             self.listener.moved(job)
 
     def own(self, job: Job, owners: int) -> None:
-        """Other nodes may hold it than before."""
+        """Change the set of nodes that may hold a job."""
         job.terms = job.terms.with_owners(owners)
         if job.state not in WITHOUT_QUEUE:
             self._plan(job)
@@ -135,11 +135,11 @@ class CopiedJobs(Jobs):
             self.listener.owned(job)
 
     def count(self, job: Job, nacks: int, deliveries: int) -> None:
-        """Another node has counted so many of it."""
+        """Take over another node's counts of a job, where they are higher."""
         job.nacks, job.deliveries = max(job.nacks, nacks), max(job.deliveries, deliveries)
 
     def put_off(self, job: Job, requeue_at_ms: int) -> None:
-        """Another node has it in its queue, or a worker of that node has it: here it is queued then at the earliest."""
+        """Postpone a job's requeue: another node has it in its queue, or a worker of that node has it."""
         if job.state == QUEUED:
             job.terms.queue.jobs.remove(job)
         elif job.state == DELAYED:
@@ -151,23 +151,23 @@ class CopiedJobs(Jobs):
             self.listener.changed(job)
 
     def ask_at(self, job: Job, at_ms: int) -> None:
-        """Whether it is to be queued is asked again then."""
+        """Wake a job then, to ask again whether it is to be queued."""
         job.requeue_at_ms = at_ms
         self.timers.add(job, min(at_ms, job.expires_at_ms))
         self._set_alarm()
 
     def remind_at(self, job: Job, at_ms: int) -> None:
-        """Something about a job that is on its way to or from this node is to be said again then."""
+        """Wake a job then that is on its way to or from this node, to repeat a message."""
         self.timers.add(job, min(at_ms, job.expires_at_ms))
         self._set_alarm()
 
     def wake_at_end(self, job: Job) -> None:
-        """Nothing becomes of it before its TTL is over, unless another node says so."""
+        """Wake a job only when its TTL is over, unless another node changes that."""
         self.timers.add(job, job.expires_at_ms)
         self._set_alarm()
 
     def delay(self, job: Job, delay_ms: int) -> None:
-        """It is queued here in so many ms; no other node is told."""
+        """Queue a job here in `delay_ms`; no other node is told."""
         if job.state != DELAYED:
             job.state = DELAYED
             job.terms.queue.delayed += 1
@@ -177,7 +177,7 @@ class CopiedJobs(Jobs):
             self.listener.changed(job)
 
     def queue_here(self, job: Job) -> None:
-        """It is queued here and counted as before; no other node is told."""
+        """Queue a job here with its counts unchanged; no other node is told."""
         terms, now_ms = job.terms, self.now_ms
         if job.state == DELAYED:
             terms.queue.delayed -= 1
@@ -190,7 +190,7 @@ class CopiedJobs(Jobs):
         self._put_in_listed(job, now_ms)
 
     def follow(self, job: Job, to: JobQueue, dead: DeadLetter | None, moves: int, nacks: int, deliveries: int) -> None:
-        """Another node knows that it was moved to that queue."""
+        """Move a job to a queue where another node knows it to be."""
         self._leave_queue(job)
         job.state = COPY
         if self.queues.get(to.name) is None:
@@ -204,8 +204,9 @@ class CopiedJobs(Jobs):
     # Jobs that go to another node
 
     def first_to_give(self, queue: JobQueue) -> Job | None:
-        """Take the oldest job out of its queue, for another node; None when there is none. It is ACTIVE until it is
-        put off or lent.
+        """Take the oldest job out of its queue for another node; None if there is none.
+
+        The job is ACTIVE until it is put off or lent.
         """
         if queue.pause & PAUSED_OUT:
             return None
@@ -227,7 +228,9 @@ class CopiedJobs(Jobs):
         return None
 
     def lend(self, job: Job, owners: int) -> None:
-        """A job that is delivered at most once goes to the other one of these nodes, if that takes it."""
+        """Mark a job that is delivered at most once as LENT to the other node of `owners`, which may still
+        decline it.
+        """
         if job.state == ACTIVE:
             self.memory.delivered_once -= 1
         elif job.state == DELAYED:
@@ -236,8 +239,10 @@ class CopiedJobs(Jobs):
         self._become(job, owners)
 
     def keep_for_itself(self, job: Job) -> None:
-        """The node that a job was LENT to will never deliver it, or the giver of a BORROWED one has let go of it: it is
-        this node's own, and queued, or waits for the end of its delay.
+        """Make a job this node's own: queue it, or wait for the end of its delay.
+
+        Either the node to which the job was LENT will never deliver it, or the giver of a BORROWED job has let go of
+        it.
         """
         due_at_ms = job.created_at_ms + job.terms.delay_s * 1000
         if job.terms.delay_s and due_at_ms > self.now_ms:
@@ -250,7 +255,7 @@ class CopiedJobs(Jobs):
             self._put_in_listed(job, self.now_ms)
 
     def let_go(self, job: Job, owners: int) -> None:
-        """It is left to this other node, which has yet to learn that."""
+        """Leave a job to another node, which has yet to learn that."""
         self._leave_queue(job)
         self._drop_body(job)
         if job.terms.key:
@@ -267,7 +272,7 @@ class CopiedJobs(Jobs):
     # Acknowledged jobs
 
     def remember_ack(self, job: Job) -> None:
-        """It is acknowledged: nobody gets it any more, but its other owners have yet to know."""
+        """Mark a job as acknowledged: nobody gets it any longer, but its other owners have yet to know."""
         is_logged = job.state != WAIT_REPL
         self._leave_queue(job)
         self._drop_body(job)
@@ -282,7 +287,7 @@ class CopiedJobs(Jobs):
         self._tell_watches(job.id, ACKNOWLEDGED)
 
     def keep_dummy(self, job_id: bytes, terms: JobTerms) -> Job:
-        """A job that is acknowledged and not here."""
+        """Remember a job that is acknowledged and not here."""
         job = Job(job_id, b"", terms, self.now_ms << CTIME_BITS, NEVER, ACKED)
         self.table.add(job_id, job)
         self.memory.add(0)
@@ -300,9 +305,11 @@ class CopiedJobs(Jobs):
     # Queues
 
     def delete_all(self, queue: JobQueue) -> Iterator[int]:
-        """Delete the jobs that a queue has now, first those that wait in it; how many so far, after each step."""
+        """Delete the jobs that a queue has now, waiting ones first. Yields the number deleted so far, after
+        each step.
+        """
         deleted = 0
-        newest = max(self.last_ctime, self.now_ms << CTIME_BITS)  # those that were loaded are older than now
+        newest = max(self.last_ctime, self.now_ms << CTIME_BITS)  # loaded jobs are older than now
         while self.has(queue) and queue.jobs.count and queue.jobs.first().ctime <= newest:
             self.remove(queue.jobs.first())
             deleted += 1

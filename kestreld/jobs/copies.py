@@ -1,50 +1,50 @@
-"""What a store of jobs asks of whoever knows the other nodes, and tells it."""
+"""Interface through which a store of jobs asks and informs the part that knows other nodes."""
 
 from kestreld.jobs.job import Job
 from kestreld.jobs.job_queue import JobQueue
 
 
 class Copies:
-    """Told of what happens to jobs whose terms name `owners`, so that these do not queue them, too."""
+    """Receiver of changes to jobs whose terms name `owners`, so that those nodes do not queue them, too."""
 
     def may_queue(self, job: Job, now_ms: int) -> bool:
-        """Whether a job may be queued again whose time has come, or comes in `NOTICE_MS`. If not, when it wakes next
-        has been planned.
+        """Return True if a job that is due, or due in `NOTICE_MS`, may be queued again. If not, its next wake-up has
+        been planned.
         """
         return True
 
     def woken(self, job: Job, now_ms: int) -> None:
-        """A job has woken that is not queued by its time: it waits for other nodes."""
+        """Handle the wake-up of a job that waits for other nodes and is not queued by its time."""
 
     def queued(self, job: Job) -> None:
-        """It is in its queue again."""
+        """Note that a job is in its queue again."""
 
     def delivered(self, job: Job) -> None:
-        """A worker has it, and its retry time begins now."""
+        """Note that a worker has a job whose retry time begins now."""
 
     def worked_on(self, job: Job) -> None:
-        """A worker goes on with it for another retry time."""
+        """Note that a worker keeps a job for another retry time."""
 
     def delayed(self, job: Job, delay_ms: int) -> None:
-        """It was given back, to be queued in so many ms."""
+        """Note that a job was given back, to be queued in `delay_ms`."""
 
     def moved(self, job: Job) -> None:
-        """It is in another queue."""
+        """Note that a job is in another queue."""
 
     def gone(self, job: Job, why: str) -> None:
-        """It has ended here, as `JobListener.done` has it; its state is still the one that it was in."""
+        """Note that a job has ended here, as in `JobListener.done`; its state is still the one before its end."""
 
     def cleared(self) -> None:
-        """Every job is gone at once."""
+        """Note that all jobs were deleted at once."""
 
     def missed(self, queue: JobQueue) -> None:
-        """Somebody wants a job of a queue that has none."""
+        """Note that a client wants a job of a queue that has none."""
 
     def came(self, queue: JobQueue) -> None:
-        """A job has come into a queue, and nobody here waits for it."""
+        """Note that a job has come into a queue, and no client of this node waits for it."""
 
     def waited_for(self, queue: JobQueue) -> None:
-        """Somebody begins to wait for a job of a queue for which nobody here has waited."""
+        """Note that a client begins to wait for jobs of a queue, the first of this node."""
 
     def emptied(self, queue: JobQueue) -> None:
-        """The last job of a queue was handed out."""
+        """Note that the last job of a queue was handed out."""

@@ -1,4 +1,4 @@
-"""What the configuration says of jobs that come back: how long they wait, how often they may, where they go then."""
+"""Rules from the configuration for retried jobs: back-off, number of retries, dead-letter queue."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,7 +12,7 @@ _NO_RULE: Final = JobRule("*")
 
 
 class DeadLetterRules:
-    """The rules of all queues; the first that fits a queue counts."""
+    """Rules of all queues; the first rule that matches a queue's name counts."""
 
     __slots__ = ("_globs", "_of_queue", "_rules")
 
@@ -33,16 +33,16 @@ class DeadLetterRules:
         return rule
 
     def backoff_ms(self, queue: bytes, retry: int) -> int:
-        """How long a job waits before its retry of that number, counted from 1."""
+        """Return the delay before a job's retry of that number, counted from 1, ms."""
         delays_ms = self._of(queue).retry_delays_ms
         return delays_ms[min(retry, len(delays_ms)) - 1] if delays_ms else 0
 
     def retries_max(self, queue: bytes) -> int:
-        """How often a job of this queue may be put back; -1 = any number of times."""
+        """Return how often a job of this queue may be put back; -1 = no limit."""
         most = self._of(queue).max_retries
         return -1 if most is None else most
 
     def dead_letter_queue(self, queue: bytes) -> bytes:
-        """Where a job of this queue goes after that."""
+        """Return the name of the queue for jobs of this queue that failed too often."""
         to = self._of(queue).move_failed_to
         return queue + DEAD_SUFFIX if to is None else to.encode("latin-1")

@@ -1,11 +1,11 @@
-"""Patterns of queue names and settings, as Redis matches them: `*`, `?`, `[a-z]`, `[^a]` and `\\`."""
+"""Patterns of queue names and settings, matched as in Redis: `*`, `?`, `[a-z]`, `[^a]` and escapes."""
 
 import re
 
 
 class Glob:
-    """A pattern. Matching takes time in proportion to the name, whatever the pattern: each part between two stars is
-    taken where it is found first.
+    """A pattern, matched in time proportional to the name: each part between two stars is taken where it is found
+    first.
     """
 
     __slots__ = ("_lengths", "_parts", "text")
@@ -32,7 +32,7 @@ class Glob:
             self._lengths.append(len(chars))
 
     def matches(self, name: bytes) -> bool:
-        """Whether all of the name is like this."""
+        """Return True if the whole name matches."""
         parts = self._parts
         if len(parts) == 1:
             return parts[0].fullmatch(name) is not None
@@ -49,7 +49,7 @@ class Glob:
 
 
 def _char(text: bytes, at: int) -> tuple[bytes, int]:
-    """What one character of the name is to be like, and where the next begins in the pattern."""
+    """Return the regular expression for one character of the pattern, and the index of the next."""
     char = text[at : at + 1]
     if char == b"?":
         return b".", at + 1
@@ -61,7 +61,9 @@ def _char(text: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _bracket(text: bytes, at: int) -> tuple[bytes, int]:
-    """The set that begins behind a `[`. One without an end goes to the end of the pattern."""
+    """Return the set that begins behind a `[`, and the index after it. Without a `]` it extends to the end of the
+    pattern.
+    """
     is_negated = text[at : at + 1] == b"^"
     at += is_negated
     chars = set[int]()

@@ -1,7 +1,7 @@
-"""The jobs of an original Disque: those in its append-only file become jobs of this store, once.
+"""Import of an original Disque's append-only file: its jobs become jobs of this store, once.
 
-A job keeps its id, its times and its counters. As after a crash it comes back active: which jobs are queued Disque says
-only where it was stopped for a controlled restart.
+A job keeps its id, its times and its counters. As after a crash it comes back active: Disque records which jobs are
+queued only if it was stopped for a controlled restart.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from kestreld.queues.slices import Work
 
 FOLDER: Final = ".imported"  # in the spool
 AT_ONCE: Final = 64
-SHARED_MAX: Final = 4096  # terms that are remembered at a time
+SHARED_MAX: Final = 4096  # terms remembered at a time
 
 
 class JobImporter:
-    """Makes jobs of what Disque has saved. `restores_queues`: those that were queued are.
+    """Converter of jobs that Disque has saved. `restores_queues`: jobs that were queued are queued again.
 
-    `members` are the other nodes that may hold copies: with those that do a job is shared.
+    `members` are the other nodes that may hold copies: a job is shared with those that do.
     """
 
     def __init__(self, jobs: Jobs, *, restores_queues: bool = False, members: frozenset[bytes] = frozenset()) -> None:
@@ -34,7 +34,7 @@ class JobImporter:
         self._shared: dict[tuple[bytes, int, int, int, int, int], JobTerms] = {}
 
     def take_over(self, saved: SavedJob) -> bool:
-        """Whether it is a new job here: one that has expired, was acknowledged or is known is not taken over."""
+        """Take a job over. Return False if it has expired, was acknowledged or is known here already."""
         jobs = self._jobs
         ctime = ctime_of(saved.ctime)
         ttl_ms = _ttl_ms(saved)
@@ -66,13 +66,13 @@ def _ttl_ms(saved: SavedJob) -> int:
 
 
 def is_alive(saved: SavedJob, now_ms: int) -> bool:
-    """Whether it is neither acknowledged nor expired."""
+    """Return True if a job is neither acknowledged nor expired."""
     ttl_ms = _ttl_ms(saved)
     return saved.state != JobState.ACKED and ttl_ms > 0 and (ctime_of(saved.ctime) >> CTIME_BITS) + ttl_ms > now_ms
 
 
 class AofImport:
-    """The import of one file. Nothing of it is taken over before all of it was read."""
+    """Import of one file. No job is taken over before the whole file was read."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class AofImport:
         restores_queues: bool,
         members: frozenset[bytes] = frozenset(),
     ) -> None:
-        """`may_cut`: a last command that is cut short is left out, else the file counts as corrupt."""
+        """`may_cut`: a truncated last command is left out, else the file counts as corrupt."""
         self._files = files
         self._report = report
         self._may_cut = may_cut
@@ -123,7 +123,9 @@ class AofImport:
                 yield None
 
     def _must_be_ours(self, saved: SavedJob) -> None:
-        """Refuse copies of a cluster that this node is none of: each node would deliver them."""
+        """Raise JournalFailed for copies of a cluster that this node does not belong to: each node would
+        deliver them.
+        """
         if len(saved.nodes) > 1 and self._jobs.node_id not in saved.nodes and is_alive(saved, self._jobs.now_ms):
             raise JournalFailed(
                 self.reader.path,
@@ -133,7 +135,7 @@ class AofImport:
             )
 
     def move_aside(self, spool: str, at_ms: int) -> None:
-        """To a folder of the spool, and say so. Raises JournalFailed."""
+        """Move the file to a folder of the spool, and report that. Raises JournalFailed."""
         files, path = self._files, self.reader.path
         while files.exists(f"{spool}/{FOLDER}/{at_ms}"):
             at_ms += 1

@@ -1,4 +1,4 @@
-"""A job: what ADDJOB was told of it, and what has become of it since.
+"""One job: the options and body that ADDJOB was given, its state, and its times.
 
 Instants are on the steady clock of `Jobs`: milliseconds since the epoch as they were when the process started, counted
 on from there whatever happens to the system clock.
@@ -14,44 +14,44 @@ if TYPE_CHECKING:
     from kestreld.jobs.job_queue import JobQueue
 
 # States, as plain ints: commands compare them. A job of a lone node is only ever active, queued, delayed or gone.
-WAIT_REPL: Final = 0  # was added here, and enough other nodes have yet to hold a copy: it is in no log
+WAIT_REPL: Final = 0  # added here, but not yet held by enough other nodes: in no log
 ACTIVE: Final = 1  # with a worker that fetched it here
 QUEUED: Final = 2
-ACKED: Final = 3  # acknowledged, which other nodes that hold it have yet to learn: without its body
+ACKED: Final = 3  # acknowledged, but other holders have yet to learn that: without its body
 DELAYED: Final = 4  # waits for a time to be queued at; to clients it is active, too
 # Jobs that are delivered at most once, on their way from one node to another:
 BORROWED: Final = 5  # stored here, and not to be delivered before its giver has let go of it
-LENT: Final = 6  # sent to another node, which may have it or not
+LENT: Final = 6  # sent to another node, which may or may not have it
 LET_GO: Final = 7  # left to another node, which has yet to learn that: without its body
-# Those that follow are in no log.
+# The states below are in no log.
 COPY: Final = 8  # another node has queued it, or its worker: queued here should that node fail
-GONE: Final = 9  # acknowledged, deleted or expired: what still leads to it passes over it
+GONE: Final = 9  # acknowledged, deleted or expired: skipped by whatever still refers to it
 
 STATE_NAMES: Final = {b"wait-repl": WAIT_REPL, b"active": ACTIVE, b"queued": QUEUED, b"acked": ACKED}
 # By state, for clients.
 NAMES: Final = (
     b"wait-repl", b"active", b"queued", b"acked", b"active", b"wait-repl", b"active", b"acked", b"active", b"gone"
 )  # fmt: skip
-WITHOUT_QUEUE: Final = frozenset({ACKED, GONE, LET_GO})  # states in which it is none of its queue's jobs
+WITHOUT_QUEUE: Final = frozenset({ACKED, GONE, LET_GO})  # states in which a job does not count as one of its queue's
 NEVER: Final = 0  # as `requeue_at_ms`
-NOTICE_MS: Final = 500  # so long before it queues a job again, a node tells the others that hold it
+NOTICE_MS: Final = 500  # how long before it queues a job again a node tells the other holders
 CTIME_BITS: Final = 18  # of a ctime, below its milliseconds: a million of these would take a longer number
 CREATED_UNITS: Final = 1_000_000  # of Disque's ctime in a millisecond
 _CTIME_MASK: Final = (1 << CTIME_BITS) - 1
 
 
 def created_of(ctime: int) -> int:
-    """A ctime as Disque has it."""
+    """Return a ctime in Disque's units."""
     return (ctime >> CTIME_BITS) * CREATED_UNITS + (ctime & _CTIME_MASK)
 
 
 def ctime_of(created: int) -> int:
-    """A ctime from one that Disque has."""
+    """Return the ctime for one in Disque's units."""
     return created // CREATED_UNITS << CTIME_BITS | min(created % CREATED_UNITS, _CTIME_MASK)
 
 
 class DeadLetter:
-    """Why a job is in a dead-letter queue: `origin` is the queue it was taken from."""
+    """Reason for which a job is in a dead-letter queue; `origin` is the queue it was taken from."""
 
     __slots__ = ("dead_at_ms", "origin", "reason")
 
@@ -62,12 +62,12 @@ class DeadLetter:
 
 
 class JobTerms:
-    """What ADDJOB was told beside the body. Shared by the jobs that were added with the same options.
+    """Options of ADDJOB, shared by all jobs that were added with the same ones.
 
-    `retries_max` is how often the job may be put back before it goes to the dead-letter queue, -1 = any number of
-    times; `key` the client's own id, b"" = none; `dead` says of a job in a dead-letter queue where it comes from.
-    `owners` is the set of nodes that may hold the job, 0 = this one alone. `moves` is how often it was moved to the
-    dead letters and back, an odd number for a dead letter: of two holders the one that knows of more is right.
+    `retries_max` is how often the job may be put back before it goes to the dead-letter queue, -1 = no limit; `key` is
+    the client's own id, b"" = none; `dead` is the origin of a job in a dead-letter queue. `owners` is the set of nodes
+    that may hold the job, 0 = this one alone. `moves` is how often the job was moved to the dead letters and back, odd
+    for a dead letter: of two holders the one that knows of more moves is right.
     """
 
     __slots__ = (
@@ -114,58 +114,59 @@ class JobTerms:
         self.owners = owners
         self.moves = moves
         self.notice_ms = NOTICE_MS if owners and retry_ms else 0
-        self.log_fields = self.log_extras = b""  # what a log says of all these jobs
-        self.queued_at_ms = -1  # what is queued in that ms
-        self.requeue_at_ms = NEVER  # is queued again then: one number for all of it
+        self.log_fields = self.log_extras = b""  # what all these jobs have in common in a log
+        self.queued_at_ms = -1  # jobs queued in that ms
+        self.requeue_at_ms = NEVER  # are queued again then: one number object for all of them
 
     def with_owners(self, owners: int) -> "JobTerms":
-        """The same of jobs that these nodes may hold."""
+        """Return these terms with other owners."""
         options = (self.ttl_ms, self.retry_ms, self.delay_s, self.retries_max)
         if not self.moves:
             return self.queue.terms_shared_with(options, self.replicate, owners, self.key)
         return JobTerms(self.queue, *options, self.key, self.dead, self.replicate, owners, self.moves)
 
     def in_queue(self, queue: "JobQueue", dead: DeadLetter | None, moves: int) -> "JobTerms":
-        """The same of a job that was moved to this queue, as a dead letter or back from there."""
+        """Return the terms of a job that was moved to this queue, as a dead letter or back from there."""
         return JobTerms(
             queue, self.ttl_ms, self.retry_ms, self.delay_s, self.retries_max, self.key, dead, self.replicate,
             self.owners, moves,
         )  # fmt: skip
 
     def without_key(self) -> "JobTerms":
-        """The same of a job whose key is another's to use."""
+        """Return the terms of a job whose key was freed."""
         options = (self.ttl_ms, self.retry_ms, self.delay_s, self.retries_max)
         return JobTerms(self.queue, *options, b"", self.dead, self.replicate, self.owners, self.moves)
 
     @property
     def told_moves(self) -> int:
-        """The moves, as far as a log has to say them: nobody asks a node that holds a job alone, and a dead letter was
-        moved at least once.
+        """The number of moves, as far as a log has to record it, else 0.
+
+        Nobody asks a node that holds a job alone for it, and a dead letter is known to have been moved once.
         """
         return self.moves if self.moves > 1 and self.owners else 0
 
     @property
     def known_key(self) -> bytes:
-        """The key as it is known: it belongs to the queue that the job was added to. b"" = none."""
+        """The key together with the queue that the job was added to, as `key_in` has it; b"" = none."""
         queue = self.queue.name if self.dead is None else self.dead.origin
         return key_in(queue, self.key) if self.key else b""
 
     def note_requeue(self, queued_at_ms: int, requeue_at_ms: int) -> None:
-        """What is queued in that ms is queued again then."""
+        """Remember the requeue time of all jobs that are queued in that ms."""
         self.queued_at_ms = queued_at_ms
         self.requeue_at_ms = requeue_at_ms
 
     def note_log_fields(self, fields: bytes, extras: bytes) -> None:
-        """A log says that of all these jobs."""
+        """Remember the bytes that all these jobs have in common in a log."""
         self.log_fields, self.log_extras = fields, extras
 
 
 class Job:
-    """One job. There may be millions: it has few attributes of its own, and what many have in common is in `terms`.
+    """One job. There may be millions: a job has few attributes of its own, and shared ones are in `terms`.
 
     `ctime` is its creation in ms * 2**18 + n, which orders the jobs of a queue; `requeue_at_ms` is when it is queued
-    (again), NEVER where it will not be; `wakes_at_ms` is for `Timers`. `deliveries` are the additional ones: how often
-    it was queued again without a NACK.
+    (again), NEVER if it will not be; `wakes_at_ms` is for `Timers`. `deliveries` counts additional deliveries: how
+    often it was queued again without a NACK.
     """
 
     __slots__ = (
@@ -193,7 +194,7 @@ class Job:
         deliveries: int = 0,
         segment: int = 0,
     ) -> None:
-        """The last four are of a job that a log says, and `segment` is of that."""
+        """The last four parameters are for jobs from a log; `segment` is the log's segment."""
         self.id = id
         self.body = body
         self.terms = terms
@@ -206,19 +207,19 @@ class Job:
         self.segment = segment
 
     def use_terms(self, terms: JobTerms) -> None:
-        """Other nodes may hold it than before, or it is in another queue."""
+        """Replace the terms: other nodes may hold the job, or it is in another queue."""
         self.terms = terms
 
     def logged(self, segment: int) -> None:
-        """The log has it in that segment, or a later one."""
+        """Note the segment of the log, or the first that may be, which has the job."""
         self.segment = segment
 
     def drop_body(self) -> None:
-        """It is acknowledged, or left to another node: nobody gets it here any more."""
+        """Free the body of a job that is acknowledged or left to another node."""
         self.body = b""
 
     def come_back(self, state: int, requeue_at_ms: int, nacks: int, deliveries: int, segment: int) -> None:
-        """Be what a log says has become of it, in that segment: active, or delayed."""
+        """Set the state, active or delayed, and counters that a log has in that segment."""
         self.state = state
         self.requeue_at_ms = requeue_at_ms
         self.nacks = nacks
@@ -226,7 +227,7 @@ class Job:
         self.segment = segment
 
     def next_requeue_at_ms(self, now_ms: int) -> int:
-        """When it is queued (again), NEVER where it will not be: the times that have passed are passed over."""
+        """Return when the job is queued (again), NEVER if it will not be. Times that have passed are skipped."""
         at_ms, retry_ms = self.requeue_at_ms, self.terms.retry_ms
         if at_ms and at_ms <= now_ms and retry_ms:
             at_ms += ((now_ms - at_ms) // retry_ms + 1) * retry_ms
@@ -234,10 +235,10 @@ class Job:
 
     @property
     def created_at_ms(self) -> int:
-        """When it came."""
+        """Time of creation, ms."""
         return self.ctime >> CTIME_BITS
 
     @property
     def expires_at_ms(self) -> int:
-        """When it goes, whatever has become of it."""
+        """Time at which the job expires, whatever its state, ms."""
         return (self.ctime >> CTIME_BITS) + self.terms.ttl_ms

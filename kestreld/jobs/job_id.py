@@ -1,4 +1,4 @@
-"""Ids of jobs: D-, 8 hex digits of the node's id, 24 characters that are different each time, the TTL in minutes."""
+"""Ids of jobs: D-, 8 hex digits of the node's id, 24 random characters, and the TTL in minutes."""
 
 import re
 from binascii import b2a_base64
@@ -14,25 +14,29 @@ _FORM: Final = re.compile(rb"D-[!-~]{8}-[!-~]{24}-[!-~]{4}")
 
 
 def is_job_id(word: bytes) -> bool:
-    """Whether it has the form of one. As in Disque, other characters count as digits; here they must be visible ones:
-    ids are lines of replies, and go to other nodes.
+    """Return True if a word has the form of a job id.
+
+    As in Disque, other characters count as digits, but they must be visible here: ids are lines of replies and go to
+    other nodes.
     """
     return _FORM.fullmatch(word) is not None
 
 
 def ttl_field(ttl_s: int, retry_s: int) -> bytes:
-    """The last 5 characters: the TTL in minutes, odd where the job is delivered at least once, even where at most."""
+    """Return the last 5 characters of an id: the TTL in minutes, odd for delivery at least once, even for at
+    most once.
+    """
     minutes = min(ttl_s // 60, TTL_MINUTES_MAX)
     return b"-%04x" % (minutes | 1 if retry_s else minutes & ~1)
 
 
 def is_retried(job_id: bytes) -> bool:
-    """Whether the job is delivered until it is acknowledged. A digit that is none counts as 0, as in Disque."""
+    """Return True if the job is delivered until it is acknowledged. An invalid digit counts as 0, as in Disque."""
     return bool(_minutes(job_id) & 1)
 
 
 def ttl_ms_of(job_id: bytes) -> int:
-    """How long a job lives at most, to a minute or two."""
+    """Return a job's TTL according to its id, to a minute or two, ms."""
     return max(_minutes(job_id), 1) * 60_000
 
 
@@ -41,7 +45,7 @@ def _minutes(job_id: bytes) -> int:
 
 
 class JobIds:
-    """Makes ids. `seed` is random bytes of this process; ids are digests of it and a counter."""
+    """Generator of ids, which are digests of a counter and `seed`, random bytes of this process."""
 
     __slots__ = ("_counter", "_prefix", "_random", "_seed")
 
@@ -52,11 +56,11 @@ class JobIds:
         self.use_node_id(node_id)
 
     def use_node_id(self, node_id: bytes) -> None:
-        """From now on ids begin with that of this node."""
+        """Begin ids with this node's id from now on."""
         self._prefix = b"D-%b-" % node_id[:8]
 
     def next_id(self, field: bytes) -> bytes:
-        """A new id that ends in this TTL field."""
+        """Return a new id that ends in this TTL field."""
         if not self._random:
             self._counter += 1
             digest = shake_128(self._seed + self._counter.to_bytes(8, "little"))

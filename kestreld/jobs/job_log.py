@@ -1,32 +1,32 @@
-"""What a store of jobs tells of its changes, to whoever keeps them on disk."""
+"""Interface through which a store of jobs reports its changes to whatever keeps them on disk."""
 
 from kestreld.jobs.job import Job
 from kestreld.jobs.job_queue import JobQueue
 
 
 class JobListener:
-    """Told of each change as it happens, before anybody is answered. Instants of jobs are on the steady clock.
+    """Receiver of each change as it happens, before any reply. Times of jobs are on the steady clock.
 
-    Queues are not persistent: that a job was handed out (GETJOB, DEQUEUE) is not told.
+    Queues are not persistent: the delivery of a job (GETJOB, DEQUEUE) is not reported.
     """
 
     def added(self, job: Job) -> None:
-        """A new job: its state, `requeue_at_ms` and counters are those of `job`."""
+        """Note a new job, with its state, `requeue_at_ms` and counters."""
 
     def changed(self, job: Job) -> None:
-        """Its `requeue_at_ms` or counters have changed: WORKING, NACK, ENQUEUE, a requeue."""
+        """Note a change of `requeue_at_ms` or counters: WORKING, NACK, ENQUEUE, a requeue."""
 
     def owned(self, job: Job) -> None:
-        """Other nodes may hold it than before: its `terms` are others."""
+        """Note a change of the nodes that may hold a job, in its `terms`."""
 
     def paused(self, queue: JobQueue) -> None:
-        """Its `pause` is another."""
+        """Note a change of a queue's `pause`."""
 
     def moved(self, job: Job) -> None:
-        """Its `terms` are others: it went to a dead-letter queue, or came back from there."""
+        """Note new `terms` of a job that went to a dead-letter queue or came back from there."""
 
     def done(self, job: Job, why: str) -> None:
-        """It is acknowledged, deleted (or evicted) or expired: `why` is one of `job_records.ENDS`."""
+        """Note the end of a job: acknowledged, deleted (or evicted) or expired. `why` is one of `job_records.ENDS`."""
 
     def cleared(self) -> None:
-        """Every job is gone at once."""
+        """Note that all jobs were deleted at once."""

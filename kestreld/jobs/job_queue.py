@@ -1,4 +1,4 @@
-"""A queue: its jobs that wait, by ctime and id, its counters, and the clients that wait for jobs."""
+"""One queue of jobs: waiting jobs by ctime and id, counters, and clients that wait for jobs."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from typing import Final
 from kestreld.jobs.job import Job, JobTerms
 from kestreld.jobs.waiting import JobWaiter
 
-AddedWith = tuple[int, int, int, int]  # TTL and retry time in ms, delay in s, how often it may be put back
-SharedWith = tuple[AddedWith, int, int]  # and how many nodes are to hold it, and which may
+AddedWith = tuple[int, int, int, int]  # TTL and retry time in ms, delay in s, largest number of retries
+SharedWith = tuple[AddedWith, int, int]  # and number of copies, set of owners
 
 CHUNK_JOBS: Final = 256
 TERMS_MAX: Final = 64
@@ -22,9 +22,9 @@ def _order(job: Job) -> tuple[int, bytes]:
 
 
 class OrderedJobs:
-    """Jobs in the order of (ctime, id), in chunks: nothing takes longer with millions than with thousands.
+    """Jobs in the order of (ctime, id), in chunks: no step takes longer with millions of jobs than with thousands.
 
-    Most come at the end and leave at the front.
+    Most jobs come at the end and leave at the front.
     """
 
     __slots__ = ("_chunks", "count")
@@ -34,7 +34,7 @@ class OrderedJobs:
         self.count = 0
 
     def add(self, job: Job) -> None:
-        """Put it in its place. It is not there yet."""
+        """Insert a job that is not there yet at its place."""
         chunks = self._chunks
         self.count += 1
         if not chunks:
@@ -54,7 +54,7 @@ class OrderedJobs:
             self._chunks[place : place + 1] = [chunk[:CHUNK_JOBS], chunk[CHUNK_JOBS:]]
 
     def _chunk_of(self, job: Job) -> int:
-        """The first chunk whose last job does not come before this one; else the last."""
+        """Return the index of the first chunk whose last job does not come before this one, else of the last chunk."""
         low, high = 0, len(self._chunks) - 1
         while low < high:
             middle = (low + high) // 2
@@ -66,7 +66,7 @@ class OrderedJobs:
         return low
 
     def remove(self, job: Job) -> None:
-        """Take out one that is there."""
+        """Remove a job that is there."""
         place = self._chunk_of(job)
         self._drop(place, bisect_left(self._chunks[place], (job.ctime, job.id), key=_order))
 
@@ -79,11 +79,11 @@ class OrderedJobs:
             del chunk[at]
 
     def first(self) -> Job:
-        """The oldest; there is one."""
+        """Return the oldest job; there must be one."""
         return self._chunks[0][0]
 
     def drop_first(self) -> None:
-        """Take out the oldest; there is one."""
+        """Remove the oldest job; there must be one."""
         self.count -= 1
         chunk = self._chunks[0]
         if len(chunk) == 1:
@@ -92,38 +92,38 @@ class OrderedJobs:
             del chunk[0]
 
     def oldest(self) -> Iterator[Job]:
-        """From the oldest on. Nothing may change meanwhile."""
+        """Iterate from the oldest job on. Nothing may change meanwhile."""
         for chunk in self._chunks:
             yield from chunk
 
     def chunks(self, *, is_newest_first: bool) -> Iterator[list[Job]]:
-        """The jobs, some at a time, as they are now: those that come or go meanwhile may be there or not."""
+        """Iterate over the jobs in chunks. Jobs that come or go meanwhile may or may not be included."""
         chunks = self._chunks[::-1] if is_newest_first else self._chunks[:]
         for chunk in chunks:
             yield chunk[::-1] if is_newest_first else chunk[:]
 
     def behind(self, ctime: int, job_id: bytes) -> Iterator[list[Job]]:
-        """From the first behind that place in the order on, some at a time. Nothing may change meanwhile."""
+        """Iterate over the jobs after that place in the order, in chunks. Nothing may change meanwhile."""
         place = (ctime, job_id)
         first = bisect_right(self._chunks, place, key=lambda chunk: _order(chunk[-1]))
         for number in range(first, len(self._chunks)):
             yield [job for job in self._chunks[number] if _order(job) > place]
 
     def drop(self) -> Iterator[None]:
-        """Take out all of them, a chunk at a time."""
+        """Remove all jobs, a chunk at a time."""
         while self._chunks:
             self.count -= len(self._chunks.pop())
             yield
 
     def newest(self) -> Iterator[Job]:
-        """From the newest on. Nothing may change meanwhile."""
+        """Iterate from the newest job back. Nothing may change meanwhile."""
         for chunk in reversed(self._chunks):
             yield from reversed(chunk)
 
 
 class JobQueue:
-    """One queue, with all its jobs counted. It is listed as long as somebody uses it; jobs that a worker has, or that
-    wait for their time, do not keep it there.
+    """One queue. It counts all its jobs, but is listed only while it is used: jobs that workers have, or that wait for
+    their time, do not keep it listed.
     """
 
     __slots__ = (
@@ -149,18 +149,18 @@ class JobQueue:
         self.jobs = OrderedJobs()
         self.waiters: dict[JobWaiter, None] = {}  # in the order they came
         self.total = 0  # its jobs, whatever their state
-        self.delayed = 0  # those of them that wait for a time to be queued at
+        self.delayed = 0  # jobs that wait for the time at which they are queued
         self.terms: dict[AddedWith, JobTerms] = {}
         self.shared_terms: dict[SharedWith, JobTerms] = {}
         self.unlist()
 
     def enlist(self, now_ms: int) -> None:
-        """Somebody uses it: it is there from now on."""
+        """List the queue: it is used from now on."""
         self.is_listed = True
         self.created_at_ms = self.used_at_ms = now_ms
 
     def unlist(self) -> None:
-        """Nobody has used it for long."""
+        """Unlist the queue, which has long been unused, and reset its counters."""
         self.is_listed = False
         self.pause = NOT_PAUSED
         self.jobs_in = 0
@@ -171,18 +171,18 @@ class JobQueue:
 
     @property
     def active(self) -> int:
-        """How many of its jobs workers have."""
+        """Number of jobs that workers have."""
         return self.total - self.delayed - self.jobs.count
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody would miss it."""
+        """True if the queue has no waiting jobs or clients and is not paused."""
         return not (self.jobs.count or self.waiters or self.pause)
 
     def terms_of(self, options: AddedWith, key: bytes = b"") -> JobTerms:
-        """What jobs with these options share that no other node holds.
+        """Return the terms of jobs with these options that no other node holds.
 
-        Those seen before are remembered, so many at most, but for keys.
+        Terms without a key are remembered and shared, up to TERMS_MAX.
         """
         if key:
             return JobTerms(self, *options, key)
@@ -194,7 +194,7 @@ class JobQueue:
         return terms
 
     def terms_shared_with(self, options: AddedWith, replicate: int, owners: int, key: bytes = b"") -> JobTerms:
-        """As `terms_of`, for jobs that these nodes may hold."""
+        """Return the terms of jobs with these options that the nodes `owners` may hold; see `terms_of`."""
         ttl_ms, retry_ms, delay_s, retries_max = options
         if key:
             return JobTerms(self, ttl_ms, retry_ms, delay_s, retries_max, key, None, replicate, owners)

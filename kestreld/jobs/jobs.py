@@ -1,7 +1,6 @@
-"""What becomes of jobs: they come, are queued, handed out, given back, and end. Nobody else changes a job.
+"""Life of jobs: added, queued, handed out, given back, ended. All changes of jobs go through here.
 
-Neither connections nor disks are known here: what is done is told to a `JobListener`, and what is due when is in an
-`Agenda`.
+Neither connections nor disks are known here: changes are reported to a `JobListener`, and due times are in an `Agenda`.
 """
 
 from itertools import islice
@@ -31,10 +30,10 @@ DEAD_OF_RETRIES: Final = b"retries"
 
 
 class Jobs(JobStore):
-    """The jobs of a node, and all that can be done with them."""
+    """The jobs of a node, and all operations on them."""
 
     def pause(self, queue: JobQueue, pause: int) -> None:
-        """Set what a queue does not do; who waits is served where it gives jobs again."""
+        """Set which directions a queue is paused in; waiting clients are served if it gives jobs again."""
         if queue.pause != pause:
             queue.pause = pause
             if self.listener is not None:
@@ -43,7 +42,7 @@ class Jobs(JobStore):
             self.serve(queue)
 
     def pause_again(self, name: bytes, pause: int) -> None:
-        """As a log says that a queue was paused, be it one of too many. Nobody is told."""
+        """Pause a queue as a log says, even if there are too many queues. Nobody is told."""
         queue = self.unlisted_queue(name)
         if not queue.is_listed:
             queue.enlist(self.now_ms)
@@ -53,7 +52,7 @@ class Jobs(JobStore):
     # Jobs come
 
     def add(self, body: bytes, terms: JobTerms) -> Job:
-        """A new job, queued at once where it has no delay."""
+        """Add a job, queued at once unless it has a delay."""
         queue, delay_s = terms.queue, terms.delay_s
         now_ms = self.clock.monotonic_ms + self._offset_ms
         ctime = now_ms << CTIME_BITS
@@ -85,7 +84,7 @@ class Jobs(JobStore):
         return job
 
     def take_over(self, job: Job, *, is_queued: bool) -> None:
-        """Take in a job with its id, which nobody here knows, from another server.
+        """Take in a job of another server with its id, which is unknown here.
 
         Unless it `is_queued` there, it is queued when its delay is over, else after its retry time, as if a worker had
         it.
@@ -98,7 +97,7 @@ class Jobs(JobStore):
         else:
             job.state = QUEUED if is_queued else ACTIVE
             job.requeue_at_ms = self._requeue_at_ms(terms, now_ms)
-        if terms.owners and not is_queued:  # which are asked before it is queued, also when its delay is over
+        if terms.owners and not is_queued:  # other owners are asked before it is queued, also when its delay is over
             job.state = COPY
         queue.delayed += job.state == DELAYED
         memory.delivered_once += job.state == ACTIVE and not terms.retry_ms
@@ -113,7 +112,7 @@ class Jobs(JobStore):
             self._put_in(queue, job, now_ms)
 
     def _put_in(self, queue: JobQueue, job: Job, now_ms: int) -> None:
-        """A queued job takes its place, or goes to who waits."""
+        """Put a queued job in its place, or serve waiting clients with it."""
         queue.jobs_in += 1
         queue.used_at_ms = now_ms
         queue.jobs.add(job)
@@ -125,12 +124,12 @@ class Jobs(JobStore):
     # What becomes of them
 
     def may_be_queued(self, job: Job) -> bool:
-        """Whether it may be put into its queue: it is not there, and one with a retry of 0 has never been."""
+        """Return True if a job may be queued: it is not, and if its retry time is 0 it has never been."""
         state = job.state
         return state == DELAYED or (state in (ACTIVE, COPY) and job.terms.retry_ms > 0)
 
     def enqueue(self, job: Job) -> bool:
-        """Queue it now, whatever its time, and count an additional delivery unless it is the first."""
+        """Queue a job now, whatever its time, and count an additional delivery unless it is the first."""
         if not self.may_be_queued(job):
             return False
         if job.state != DELAYED:
@@ -162,9 +161,9 @@ class Jobs(JobStore):
         self._put_in(queue, job, now_ms)
 
     def nack(self, job: Job, delay_ms: int | None = None) -> bool:
-        """A worker gives it back. It is queued at once, or in so many ms; None = as the queue's back-off says.
+        """Take a job back from a worker. It is queued at once, or in `delay_ms`; None = the queue's back-off.
 
-        One that has been put back too often goes to its dead-letter queue, unless there are too many queues for that.
+        A job that has been put back too often goes to its dead-letter queue, unless there are too many queues for that.
         """
         if not self.may_be_queued(job):
             return False
@@ -191,7 +190,7 @@ class Jobs(JobStore):
             self.copies.delayed(job, delay_ms)
 
     def dequeue(self, job: Job) -> bool:
-        """Take it out of its queue; its times stay as they are."""
+        """Take a job out of its queue; its times are unchanged."""
         if job.state != QUEUED:
             return False
         job.terms.queue.jobs.remove(job)
@@ -199,7 +198,7 @@ class Jobs(JobStore):
         return True
 
     def _hand_out(self, job: Job, now_ms: int) -> None:
-        """It has left its queue."""
+        """Mark a job that has left its queue as active."""
         job.state = ACTIVE
         requeue_at_ms = job.requeue_at_ms
         if requeue_at_ms:
@@ -211,12 +210,12 @@ class Jobs(JobStore):
             self.memory.delivered_once += 1
 
     def _pass_requeues(self, job: Job, now_ms: int) -> None:
-        """While a job is queued, the times at which it would have been are passed over."""
+        """Skip the requeue times that have passed while a job was queued."""
         retry_ms = job.terms.retry_ms
         job.requeue_at_ms += ((now_ms - job.requeue_at_ms) // retry_ms + 1) * retry_ms
 
     def working(self, job: Job) -> None:
-        """A worker is at it: its next requeue is a retry time from now."""
+        """Note that a worker is working on a job: its next requeue is a retry time from now."""
         if job.state == QUEUED:
             job.terms.queue.jobs.remove(job)
         elif job.state == DELAYED:
@@ -234,20 +233,22 @@ class Jobs(JobStore):
     # Dead letters
 
     def _is_spent(self, job: Job) -> bool:
-        """Whether it has been put back as often as it may be."""
+        """Return True if a job has been put back as often as it may be."""
         terms = job.terms
         most = terms.retries_max if terms.retries_max >= 0 else self.rules.retries_max(terms.queue.name)
         return terms.dead is None and 0 <= most < job.nacks + job.deliveries
 
     def bury(self, job: Job, reason: bytes) -> bool:
-        """Move it to the dead-letter queue of its queue, and queue it there; False where there may be no such queue."""
+        """Move a job to the dead-letter queue of its queue, and queue it there; False if there are too many queues for
+        that.
+        """
         terms = job.terms
         origin = terms.queue
         dead = DeadLetter(origin.name, reason, self.now_ms)
         return self._move(job, self.rules.dead_letter_queue(origin.name), dead)
 
     def redrive(self, job: Job) -> bool:
-        """Put a dead letter back into the queue it was in, its counters at 0."""
+        """Put a dead letter back into the queue it came from, with its counters at 0."""
         dead = job.terms.dead
         return dead is not None and self._move(job, dead.origin, None)
 
@@ -276,7 +277,7 @@ class Jobs(JobStore):
     # Workers fetch
 
     def take(self, queue: JobQueue) -> Job | None:
-        """Hand out the oldest job; None when there is none."""
+        """Hand out the oldest job; None if there is none."""
         if queue.pause & PAUSED_OUT:
             return None
         now_ms = self.clock.monotonic_ms + self._offset_ms
@@ -307,14 +308,14 @@ class Jobs(JobStore):
         return None
 
     def _begin_retry_time(self, job: Job, now_ms: int) -> None:
-        """It is handed out, and its retry time counts from that."""
+        """Restart the retry time of a job that is handed out."""
         was_ms = job.requeue_at_ms
         job.requeue_at_ms = self._requeue_at_ms(job.terms, now_ms)
         if self.copies is not None and job.terms.owners and 2 * (was_ms - now_ms) < job.terms.retry_ms:
             self.copies.delivered(job)
 
     def _take_another(self, queue: JobQueue, now_ms: int) -> Job | None:
-        """Hand out the oldest that may be while those are kept back that are delivered at most once."""
+        """Hand out the oldest job that may be, while jobs that are delivered at most once are kept back."""
         self._kept_back[queue] = None
         some = islice(queue.jobs.oldest(), EXPIRED_AT_ONCE)
         job = next((one for one in some if one.terms.retry_ms and one.expires_at_ms > now_ms), None)
@@ -328,7 +329,7 @@ class Jobs(JobStore):
         return job
 
     def serve(self, queue: JobQueue) -> None:
-        """Hand jobs to those who wait for them, who has waited longest first."""
+        """Hand jobs to waiting clients, longest wait first."""
         while queue.jobs.count and not queue.pause & PAUSED_OUT:
             waiter = next(iter(queue.waiters), None)
             if self.patterns.lines:
@@ -344,7 +345,9 @@ class Jobs(JobStore):
             waiter.consumer.served(waiter, job)
 
     def wait(self, consumer: JobConsumer, queues: list[JobQueue], globs: list[Glob], wait_ms: int) -> JobWaiter:
-        """Have somebody wait for one job of these queues, or of queues like these patterns; `wait_ms` 0 = forever."""
+        """Let a client wait for one job of these queues or of queues that match these patterns; `wait_ms` 0 =
+        forever.
+        """
         now_ms = self.clock.monotonic_ms
         self._waiter_number += 1
         waiter = JobWaiter(consumer, now_ms + wait_ms if wait_ms else FOREVER_MS, now_ms, self._waiter_number)
@@ -363,7 +366,7 @@ class Jobs(JobStore):
 
     def _wake_some(self) -> None:
         if self._is_restoring:
-            return  # what happened now nobody would write down
+            return  # changes would not be logged now
         if self._kept_back and not self.keeps_back:
             queues, self._kept_back = self._kept_back, {}
             for queue in queues:
@@ -377,7 +380,7 @@ class Jobs(JobStore):
         self._set_alarm()
 
     def _wake(self, job: Job, now_ms: int) -> None:
-        """One of its times has come, or one that was its before."""
+        """Handle a job at one of its times, or at an earlier one that has moved."""
         if (job.ctime >> CTIME_BITS) + job.terms.ttl_ms <= now_ms:
             self.remove(job, EXPIRED)
             self._serve_behind(job.terms.queue, now_ms)
@@ -402,7 +405,7 @@ class Jobs(JobStore):
             self._queue_now(job)
 
     def _may_go_on(self, job: Job, now_ms: int, copies: Copies) -> bool:
-        """Whether nothing about other nodes keeps it from being queued when its time has come."""
+        """Return True if no other node has a say in whether a job that is due is queued."""
         state, notice_ms = job.state, job.terms.notice_ms
         if state != ACTIVE and state != COPY:
             if state != DELAYED:
@@ -413,7 +416,7 @@ class Jobs(JobStore):
         return copies.may_queue(job, now_ms)
 
     def _serve_behind(self, queue: JobQueue, now_ms: int) -> None:
-        """A job of that queue has expired: those that `take` did not get at behind it go to who waits."""
+        """Serve waiting clients with jobs that were behind an expired one, where `take` did not get at them."""
         if (queue.waiters or self.patterns.lines) and queue.jobs.count and queue.jobs.first().expires_at_ms > now_ms:
             self.serve(queue)
 

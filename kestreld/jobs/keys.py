@@ -1,4 +1,4 @@
-"""The clients' own ids of jobs: ADDJOB with one that is known makes no second job."""
+"""Clients' own ids of jobs: an ADDJOB with a known one adds no second job."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -10,18 +10,18 @@ FORGOTTEN_AT_ONCE: Final = 100
 BLOCK_KEYS_MAX: Final = 256
 _MASK: Final = 1023  # of the parts: none of them takes long to grow
 
-Ended = tuple[int, bytes, bytes]  # when to forget it, the key, the job's id
+Ended = tuple[int, bytes, bytes]  # expiry, key, the job's id
 
 
 def key_in(queue: bytes, key: bytes) -> bytes:
-    """A client's own id as it is known: each queue has its own."""
+    """Return the internal form of a client's own id: each queue has its own."""
     return b"%d:%b%b" % (len(queue), queue, key)
 
 
 class ClientKeys:
-    """Keys of jobs that there are, and for five minutes of those that there were; of these only so many.
+    """Keys of existing jobs, and for five minutes those of jobs that are gone: KEYS_MAX of these at most.
 
-    A key is what `key_in` makes of a client's.
+    A key is the result of `key_in`.
     """
 
     __slots__ = ("_blocks", "_dropped", "_ended", "_ids")
@@ -33,38 +33,38 @@ class ClientKeys:
         self._ended = 0  # keys in all blocks
 
     def find(self, key: bytes, now_ms: int) -> bytes | None:
-        """The id of the job that has or had this key."""
+        """Return the id of the job that has or had this key, None if there is none."""
         self._forget(now_ms)
         return self._ids[hash(key) & _MASK].get(key) if self._ids else None
 
     def add(self, key: bytes, job_id: bytes) -> None:
-        """A job has it from now on."""
+        """Give a job this key."""
         if not self._ids:
             self._ids = [{} for _ in range(_MASK + 1)]
         self._ids[hash(key) & _MASK][key] = job_id
 
     def release(self, key: bytes, now_ms: int) -> None:
-        """The job that has it is gone: it is remembered for a while."""
+        """Keep the key for a while: its job is gone."""
         job_id = self._ids[hash(key) & _MASK].get(key) if self._ids else None
         if job_id is not None:
             self._end((now_ms + KEY_TIME_MS, key, job_id))
 
     def forget(self, key: bytes, job_id: bytes) -> None:
-        """That job was never added."""
+        """Free the key of a job that was never added."""
         part = self._ids[hash(key) & _MASK] if self._ids else {}
         if part.get(key) == job_id:
             del part[key]
 
     def remember(self, key: bytes, job_id: bytes, until_ms: int) -> None:
-        """The key of a job that is gone, as a log says."""
+        """Restore the key of a job that is gone from a log."""
         if self.find(key, 0) is None:
             self.add(key, job_id)
             self._end((until_ms, key, job_id))
 
     def remembered(self) -> Iterator[list[Ended]]:
-        """The keys of jobs that are gone, a few at a time.
+        """Iterate over the keys of jobs that are gone, a few at a time.
 
-        Of what changes meanwhile, keys that are forgotten may be among them, and those that are added may be missing.
+        Keys that are forgotten meanwhile may be included, and keys that are added may be missing.
         """
         number = self._dropped
         end = number + len(self._blocks)
@@ -73,7 +73,7 @@ class ClientKeys:
             number = max(number + 1, self._dropped)
 
     def drop(self) -> Iterator[None]:
-        """Forget all of them, in short steps."""
+        """Forget all keys, in short steps."""
         while self._blocks:
             self._ended -= len(self._blocks.popleft())
             self._dropped += 1

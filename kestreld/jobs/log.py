@@ -1,4 +1,4 @@
-"""The job log as the engine sees it: what happens to jobs becomes records, which are written at the end of the turn."""
+"""Writer of the job log: changes of jobs become records, which are written at the end of the turn."""
 
 from collections.abc import Callable, Container
 from typing import Final
@@ -29,14 +29,14 @@ from kestreld.journal.records import Checkpoint
 from kestreld.queues.commit import Committed, GroupCommit
 
 RETRY_MS: Final = 1000  # after a failed write, until a new segment is begun
-KEPT_BYTES_MAX: Final = 1 << 24  # of records that the disk does not take
+KEPT_BYTES_MAX: Final = 1 << 24  # of records whose writes fail; beyond that they are dropped
 
 
 class LogWriter(Committed):
-    """What is to be written of the job log: one write a turn, and a sync where replies wait for one.
+    """Unwritten records of the job log: one write a turn, and a sync if replies wait for one.
 
-    What a failed write or sync should have put on disk is never tried again there: it begins the next segment. Until
-    the disk takes that, `failure` says why not, and nothing but `try_again` makes an attempt.
+    Records of a failed write or sync are never written to the same segment again: they begin the next one. Until that
+    succeeds, `failure` is the reason, and only `try_again` and `try_once_more` make further attempts.
     """
 
     __slots__ = ("_dropped_number", "_ended", "_in_flight", "_log", "_parts", "_undone_at_ms", "commits", "dropped",
@@ -56,25 +56,25 @@ class LogWriter(Committed):
         self._log = log
         self.now_ms = now_ms
         self._parts: list[bytes] = []
-        self._ended: dict[str, list[bytes]] = {}  # ids of jobs that are done, by how
+        self._ended: dict[str, list[bytes]] = {}  # ids of jobs that are done, by reason
         self._in_flight: list[bytes] = []  # written, on the way to the disk
         self._undone_at_ms = -RETRY_MS  # the last time that a sync for replies failed
         self.unwritten_bytes = 0  # about
-        self.commits = 0  # so many were written
-        self.segment_number = log.next_number  # what is said now gets into that one, or a later one
-        self._dropped_number = 0  # of what was to get into that one, some was dropped,
-        self.dropped: JournalFailed | None = None  # as the disk refused it; and it has still to be written anew
+        self.commits = 0  # number of writes
+        self.segment_number = log.next_number  # new records get into that segment, or a later one
+        self._dropped_number = 0  # segment for which dropped records were meant
+        self.dropped: JournalFailed | None = None  # reason for dropping them; their jobs have yet to be written anew
         self.failure: JournalFailed | None = None
-        self.told: Callable[[], None] = lambda: None  # that `failure` is another
-        self.rewrite_wanted = False  # nobody knows what of the log is on disk,
-        self.is_doubtful = False  # nor will before a rewrite is over
+        self.told: Callable[[], None] = lambda: None  # called when `failure` changes
+        self.rewrite_wanted = False  # it is unknown which part of the log is on disk,
+        self.is_doubtful = False  # and will be until a rewrite is over
 
     def configure(self, sync_ms: int | None, segment_bytes_max: int) -> None:
-        """As of a queue's journal."""
+        """Set `sync_ms` and `segment_bytes_max`, as for a queue's journal."""
         self.sync_ms, self.segment_bytes_max = sync_ms, segment_bytes_max
 
     def tell_failures(self, told: Callable[[], None]) -> None:
-        """Have that one told whenever `failure` or `is_behind` is another."""
+        """Have `told` called whenever `failure` or `is_behind` changes."""
         self.told = told
 
     # What is to be written
@@ -86,32 +86,32 @@ class LogWriter(Committed):
             self.mark_dirty()
 
     def say_of_clusters(self, record: bytes, version: int = VERSION_OF_CLUSTERS) -> None:
-        """Say something that only segments of that version, or a later one, may have."""
+        """Write a record that only segments of that version or a later one may have."""
         if self._log.version < version:
             self._log.use_version(version)
             self.segment_number = self._log.next_number
         self.say(record)
 
     def end(self, job_id: bytes, why: str) -> None:
-        """This job is done: acknowledged, deleted or expired."""
+        """Write that a job is done: acknowledged, deleted or expired."""
         self._ended.setdefault(why, []).append(job_id)
         self.unwritten_bytes += len(job_id)
         if not self.dirty and self.failure is None:
             self.mark_dirty()
 
     def say_ends(self) -> None:
-        """What is said from now on is behind the ends that were told so far."""
+        """Make records of the ends so far, so that later records follow them."""
         self._parts += [done_record(self.now_ms(), ids, why) for why, ids in self._ended.items()]
         self._ended = {}
 
     def flush(self, at_ms: int) -> None:
-        """All jobs are done, those that are not written yet too."""
+        """Write that all jobs are done, and drop unwritten records."""
         self._parts, self._ended, self.unwritten_bytes = [], {}, 0
         self.say(flushed_record(at_ms))
 
     @property
     def is_behind(self) -> bool:
-        """Whether some of what was said is not on its way to the disk: it is refused, or was dropped."""
+        """True if some records are not on their way to the disk: writes fail, or records were dropped."""
         return self.failure is not None or self.dropped is not None
 
     @property
@@ -120,7 +120,7 @@ class LogWriter(Committed):
 
     @property
     def next_commit(self) -> int:
-        """As many `commits` there are once all that was said so far is written."""
+        """Value that `commits` has once all records so far are written."""
         return self.commits + (1 if self._parts or self._ended else 0)
 
     # At the end of the turn
@@ -163,7 +163,7 @@ class LogWriter(Committed):
         self.segment_number = self._log.next_number if is_full or self._log.failed else self._log.last_number
 
     def _keep(self, failure: JournalFailed) -> None:
-        """What was not written is for the next segment."""
+        """Keep unwritten records for the next segment, or drop them if they are too many."""
         self._set_failure(failure)
         self.segment_number = self._log.next_number
         if self.unwritten_bytes > KEPT_BYTES_MAX:
@@ -177,19 +177,19 @@ class LogWriter(Committed):
             self.told()
 
     def distrust(self) -> None:
-        """What an earlier process has written need not be on disk."""
+        """Have the log rewritten: what an earlier process has written may not be on disk."""
         self._want_rewrite()
 
     def _want_rewrite(self) -> None:
         self.rewrite_wanted = self.is_doubtful = True
 
     def begin_rewrite(self) -> None:
-        """All jobs are written anew from here on. Raises JournalFailed."""
+        """Begin a segment in which all jobs are written anew. Raises JournalFailed."""
         self.roll()
         self.rewrite_wanted = False
 
     def end_rewrite(self, *, is_done: bool) -> None:
-        """All jobs were written anew, and are on disk; or have still to be."""
+        """End a rewrite; `is_done`: all jobs were written anew and are on disk."""
         if not is_done:
             self.rewrite_wanted = True
             return
@@ -199,7 +199,7 @@ class LogWriter(Committed):
             self.told()
 
     def try_again(self) -> None:
-        """Have what the disk has refused written, if there is any of it."""
+        """Retry failed writes, RETRY_MS after the last attempt at the earliest."""
         failure = self.failure
         if failure is not None and self.clock.monotonic_ms - self._log.failed_at_ms >= RETRY_MS:
             if self.is_written:
@@ -208,12 +208,12 @@ class LogWriter(Committed):
                 self.mark_dirty()
 
     def try_once_more(self) -> None:
-        """As `try_again`, whenever the last attempt was: the server is about to stop."""
+        """Retry failed writes at once: the server is about to stop."""
         if not (self.dirty or self.is_written):
             self.mark_dirty()
 
     def roll(self) -> None:
-        """The next commit begins a segment. None of what was dropped or may be lost was to get into that.
+        """Have the next commit begin a segment that no dropped or possibly lost record was meant for.
 
         Raises JournalFailed.
         """
@@ -222,7 +222,7 @@ class LogWriter(Committed):
         self.segment_number = self._log.next_number
 
     def wants_segment(self, journal: object) -> bool:
-        """Never: a commit begins it where one is full."""
+        """Return False: a commit begins a segment when one is full."""
         return False
 
     def commit_synced(self) -> None:
@@ -242,9 +242,9 @@ class LogWriter(Committed):
         now_ms = self.clock.monotonic_ms
         if now_ms - self._undone_at_ms < RETRY_MS:
             self.dirty = False
-            self._set_failure(self._log.failed)  # not a segment after the other, as fast as the disk refuses them
+            self._set_failure(self._log.failed)  # else failing syncs would begin one segment after the other
         else:
-            self.mark_dirty()  # the next segment may be on disk sooner than anybody asks
+            self.mark_dirty()  # the next segment may be on disk before anybody asks
         self._undone_at_ms = now_ms
 
     def settle_moves(self, failed: Container[Committed]) -> None:
@@ -258,23 +258,24 @@ class LogWriter(Committed):
 
 
 class JobLog(JobListener):
-    """Writes down what happens to jobs, and knows which segments are needed for those there are.
+    """Listener that turns changes of jobs into records, and knows which segments are still needed.
 
-    A segment is needed while one before it or itself has a job that is not done: what stands in it may be about that.
+    A segment is needed while one before it, or it itself, has a job that is not done: its records may be about that
+    job.
     """
 
     def __init__(self, writer: LogWriter, node_sets: NodeSets) -> None:
         self._writer = writer
         self._node_sets = node_sets
-        self._paused_in: dict[bytes, int] = {}  # by queue that is paused, the segment that says so
-        self._jobs_in: dict[int, int] = {}  # by segment, how many of its jobs are not done
-        self._keys_until_ms: dict[int, int] = {}  # by segment, how long its KEY records count
+        self._paused_in: dict[bytes, int] = {}  # paused queue -> segment with its PAUSED record
+        self._jobs_in: dict[int, int] = {}  # segment -> number of its jobs that are not done
+        self._keys_until_ms: dict[int, int] = {}  # segment -> expiry of its KEY records
 
     def added(self, job: Job) -> None:
         writer, terms = self._writer, job.terms
         fields = terms.log_fields or self._log_fields(terms)
         state = job.state
-        if state in (BORROWED, ACKED):  # it may have been here before, and left in this turn
+        if state in (BORROWED, ACKED):  # the job may have left in this turn
             writer.say_ends()
         record = job_record(
             writer.now_ms(), job.id, job.body, created_of(job.ctime), job.requeue_at_ms,
@@ -282,7 +283,7 @@ class JobLog(JobListener):
         )  # fmt: skip
         if terms.told_moves:
             writer.say_of_clusters(record, VERSION_OF_MOVES)
-        elif terms.owners or state == ACKED:  # which older servers would deliver
+        elif terms.owners or state == ACKED:  # older servers would deliver the job
             writer.say_of_clusters(record)
         else:
             writer.say(record)
@@ -291,12 +292,14 @@ class JobLog(JobListener):
         self._jobs_in[number] = self._jobs_in.get(number, 0) + 1
 
     def again(self, job: Job) -> None:
-        """Write a job anew, as it is now: the record there is of it counts no more."""
+        """Write a job anew, as it is now: its earlier record no longer counts."""
         self._leave(job)
         self.added(job)
 
     def found(self, jobs_in: dict[int, int], keys_until_ms: dict[int, int], paused_in: dict[bytes, int]) -> None:
-        """A start has read so many jobs from each segment, keys that count until then, and where queues were paused."""
+        """Set the counts that recovery has found: live jobs and key expiry by segment, and the segments of pauses by
+        queue.
+        """
         self._jobs_in, self._keys_until_ms, self._paused_in = jobs_in, keys_until_ms, paused_in
 
     def changed(self, job: Job) -> None:
@@ -339,25 +342,25 @@ class JobLog(JobListener):
     def _leave(self, job: Job) -> None:
         left = self._jobs_in.get(job.segment, 0) - 1
         if left < 0:
-            return  # a log that is begun has yet to come to it
+            return  # a log that was just begun has yet to write the job
         if left:
             self._jobs_in[job.segment] = left
         else:
             del self._jobs_in[job.segment]
 
     def key(self, key: bytes, job_id: bytes, until_ms: int) -> None:
-        """A client's own id is refused until then, whatever becomes of its job."""
+        """Write that a client's own id is refused until then, whatever becomes of its job."""
         writer, number = self._writer, self._writer.segment_number
         self._keys_until_ms[number] = max(self._keys_until_ms.get(number, 0), until_ms)
         writer.say(key_record(JobKey(writer.now_ms(), until_ms, job_id, key)))
 
     def keys_are_behind(self, boundary: int) -> None:
-        """No key that counts is in a segment before that one only."""
+        """Note that each key that counts is in that segment or a later one."""
         for number in [number for number in self._keys_until_ms if number < boundary]:
             del self._keys_until_ms[number]
 
     def first_needed(self) -> int:
-        """The number of the oldest segment that has to stay."""
+        """Return the number of the oldest segment that has to stay."""
         now_ms = self._writer.now_ms()
         for number in [number for number, until_ms in self._keys_until_ms.items() if until_ms <= now_ms]:
             del self._keys_until_ms[number]

@@ -1,6 +1,6 @@
-"""What keeps the job log short: segments that nobody needs go, and what lives in a long one is written anew.
+"""Maintenance of the job log: drops segments that are no longer needed, and rewrites a log that is too long.
 
-It looks once a second, and does what takes long in slices.
+It runs once a second, and does long work in slices.
 """
 
 from collections.abc import Callable
@@ -29,10 +29,10 @@ SEGMENTS_MAX: Final = 64  # small ones, as each start begins one
 
 
 class Engine:
-    """What a log needs of the server that it belongs to.
+    """Services of the server that a log needs.
 
-    `sync` puts it on disk in the background, and is False where it has to be asked again. `settle` is told now and then
-    while much is loaded that stays.
+    `sync` syncs the log in the background, and returns False if it has to be called again. `settle` is called now and
+    then while many objects are loaded that stay.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Engine:
 
 @dataclass(slots=True)
 class RewriteRules:
-    """A log that is not shorter than `bytes_min` is rewritten when it is that much longer than what lives in it.
+    """Sizes that make a rewrite due: the log has `bytes_min`, and is `growth_percent` longer than its live contents.
 
     `growth_percent` 0 = never.
     """
@@ -69,13 +69,15 @@ class RewriteRules:
     bytes_min: int = 1 << 26
 
     def set(self, *, growth_percent: int | None = None, bytes_min: int | None = None) -> None:
-        """Have them be these; None = as before."""
+        """Change the rules; None = unchanged."""
         self.growth_percent = self.growth_percent if growth_percent is None else growth_percent
         self.bytes_min = self.bytes_min if bytes_min is None else bytes_min
 
 
 class LogMaintenance(Scheduled):
-    """Of one log, from when it is begun or read until `leave`. `is_fresh`: it does not yet hold all jobs there are."""
+    """Maintenance of one log, from when it is begun or read until `leave`. `is_fresh`: it does not yet hold all
+    jobs.
+    """
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class LogMaintenance(Scheduled):
         self.last_rewrite_ms = -1
         self._again_at_ms = 0
         self._is_over = False
-        self.is_left = False  # its files are nobody's
+        self.is_left = False  # its files are closed
         self.base_bytes = journal.disk_bytes  # its length after the last rewrite
         self._plan_round()
 
@@ -113,25 +115,25 @@ class LogMaintenance(Scheduled):
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether the log holds all jobs, and nobody writes to it or changes its files."""
+        """True if the log holds all jobs, and nothing writes to it or changes its files."""
         writer, journal = self.writer, self.journal
         is_still = writer.is_idle and writer.is_written and not (journal.syncing or journal.is_borrowed)
         return is_still and self._work is None and not (self.is_fresh or writer.is_behind)
 
     @property
     def is_rewrite_wanted(self) -> bool:
-        """Whether a rewrite was asked for and has yet to begin."""
+        """True if a rewrite was asked for and has yet to begin."""
         return self._is_wanted
 
     def fall_due(self, now_ms: int) -> None:
-        """Look after the log."""
+        """Check the log, once a second."""
         if self._is_over:
             return
         self._plan_round()
         self.look(now_ms)
 
     def look(self, now_ms: int) -> None:
-        """Begin what is to be done, if anything is."""
+        """Begin the maintenance that is due, if any."""
         writer, journal = self.writer, self.journal
         writer.try_again()
         if self._work is not None or writer.failure is not None:
@@ -145,7 +147,10 @@ class LogMaintenance(Scheduled):
             self._engine.sync(writer)
 
     def _has_dead(self) -> bool:
-        """Whether segments may go: not while another log counts, nor where nobody knows what of this one is on disk."""
+        """Return True if segments may be removed.
+
+        Not while another log counts, nor while it is unknown which part of this one is on disk.
+        """
         segments = self.journal.segments
         is_sure = not (self.is_fresh or self.writer.rewrite_wanted)
         return is_sure and bool(segments) and self.log.first_needed() > segments[0].number
@@ -161,7 +166,7 @@ class LogMaintenance(Scheduled):
         return closed_bytes > live_bytes * (100 + growth_percent) // 100
 
     def rewrite(self) -> bool:
-        """Write what lives in the log anew, soon; False where that is under way already."""
+        """Rewrite the log soon; False if that is under way already."""
         if self.is_rewriting or self._is_wanted:
             return False
         self._is_wanted = True
@@ -169,7 +174,7 @@ class LogMaintenance(Scheduled):
         return True
 
     def leave(self) -> None:
-        """The log is written no more; its files are let go of once what was said has been written."""
+        """Stop writing to the log; its files are closed once all records are written."""
         self._is_over = True
         self._engine.slices.take_on(self._close())
 
@@ -205,7 +210,7 @@ class LogMaintenance(Scheduled):
             self._work = None
 
     def _rewrite(self) -> Work:
-        """Write all jobs anew behind what there is, which is dead then. Raises JournalFailed or OSError."""
+        """Write all jobs anew after the existing segments, which are dead then. Raises JournalFailed or OSError."""
         writer, log, clock = self.writer, self.log, self._engine.clock
         self.is_rewriting, self._is_wanted, self.last_rewrite_failed = True, False, True
         self.rewrite_began_at_ms = clock.monotonic_ms
@@ -257,13 +262,13 @@ class LogMaintenance(Scheduled):
             yield from self.make_room()
 
     def make_room(self) -> Work:
-        """Wait while a lot has still to be written. Raises JournalFailed."""
+        """Wait while too many records are unwritten. Raises JournalFailed."""
         while self.writer.unwritten_bytes > UNWRITTEN_BYTES_MAX:
             self._must_be_sound()
             yield WAITS
 
     def put_on_disk(self) -> Work:
-        """Wait until all that was said so far is there. Raises JournalFailed."""
+        """Wait until all records so far are on disk. Raises JournalFailed."""
         yield from self._write()
         yield from self._sync_all()
 
@@ -285,7 +290,10 @@ class LogMaintenance(Scheduled):
             raise JournalFailed(self.journal.folder, "the log was turned off")
 
     def _drop_dead(self) -> Work:
-        """Let go of segments that nobody needs, once what made them so is on disk. Raises JournalFailed or OSError."""
+        """Remove segments that are not needed, once the records that made them so are on disk.
+
+        Raises JournalFailed or OSError.
+        """
         journal, writer = self.journal, self.writer
         floor = self.log.first_needed()
         yield from self._write()
@@ -312,7 +320,7 @@ class LogMaintenance(Scheduled):
 
 
 def on_disk(engine: Engine, journal: JobJournal, writer: LogWriter, position: tuple[int, int]) -> Work:
-    """Wait until all before that segment and offset is. Raises JournalFailed."""
+    """Wait until all bytes before that segment and offset are on disk. Raises JournalFailed."""
     while journal.synced_at < position:
         if journal.failed is not None:
             raise journal.failed

@@ -1,4 +1,4 @@
-"""Sets of nodes as integers: a bit for each node id that was ever named, in the order they came."""
+"""Sets of nodes as integers: one bit for each node id that was ever named, in order of appearance."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -8,7 +8,7 @@ NOBODY: Final = 0
 
 
 class NodeSets:
-    """Which bit is which node's. A set is good for this process only; ids are what is written and sent."""
+    """Assignment of bits to nodes. A set is valid in this process only; logs and messages have ids."""
 
     __slots__ = ("_bits", "_ids")
 
@@ -17,7 +17,7 @@ class NodeSets:
         self._ids: list[bytes] = []
 
     def of(self, node_id: bytes) -> int:
-        """The set of this node alone."""
+        """Return the set of this node alone."""
         bit = self._bits.get(node_id)
         if bit is None:
             if len(self._ids) >= NODES_MAX:
@@ -27,14 +27,14 @@ class NodeSets:
         return bit
 
     def of_all(self, node_ids: Iterable[bytes]) -> int:
-        """The set of these nodes."""
+        """Return the set of these nodes."""
         nodes = NOBODY
         for node_id in node_ids:
             nodes |= self.of(node_id)
         return nodes
 
     def ids(self, nodes: int) -> tuple[bytes, ...]:
-        """The ids of the nodes in a set, each set's always in the same order."""
+        """Return the ids of the nodes in a set, always in the same order for the same set."""
         found = []
         while nodes:
             lowest = nodes & -nodes

@@ -1,8 +1,8 @@
-"""From the segments of a job log back to the jobs, a slice at a time.
+"""Recovery of jobs from the segments of a job log, a slice at a time.
 
-All jobs come back active: which were queued only a controlled stop says, and that counts once. Instants stay what they
-were: the steady clock goes on no earlier than the log's latest one, so that a step of the system clock makes no TTL and
-no DELAY longer.
+All jobs come back active: only a controlled stop records which were queued, and that counts once. Instants stay what
+they were: the steady clock continues no earlier than the log's latest one, so that a step of the system clock makes no
+TTL and no DELAY longer.
 """
 
 from collections.abc import Generator
@@ -28,7 +28,7 @@ from kestreld.queues.slices import Work
 
 CHUNK_BYTES: Final = 1 << 20
 RECORDS_AT_ONCE: Final = 256
-SHARED_MAX: Final = 4096  # terms that are remembered at a time
+SHARED_MAX: Final = 4096  # terms remembered at a time
 _JOB_TYPE: Final = int(JobType.JOB)
 _JOB_SEED: Final = _JOB_TYPE << 56
 _U32: Final = 0xFFFFFFFF
@@ -42,10 +42,10 @@ Reading = Generator[int | None, None, int]
 
 @dataclass(slots=True)
 class RecoveredJobs:
-    """What a log says. No job is queued: those that would be are active or delayed; `queued` are queues in order at a
-    controlled stop, with ids.
+    """Contents of a log. No job is queued yet: jobs are active or delayed; `queued` has the queues at a controlled
+    stop, with the ids of their jobs in order.
 
-    `latest_at_ms` is the log's latest instant. `bytes_total` and `bytes_read` say how far the reading is.
+    `latest_at_ms` is the log's latest instant. `bytes_total` and `bytes_read` are the progress of the reading.
     """
 
     found: FoundLog
@@ -53,22 +53,22 @@ class RecoveredJobs:
     client_keys: Table[job_records.JobKey] = field(default_factory=Table)
     queued: list[tuple[bytes, list[bytes]]] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
-    jobs_in: dict[int, int] = field(default_factory=dict)  # by segment, how many of its jobs are not done
-    keys_until_ms: dict[int, int] = field(default_factory=dict)  # by segment, how long its KEY records count
-    pauses: dict[bytes, int] = field(default_factory=dict)  # of queues that are paused
-    paused_in: dict[bytes, int] = field(default_factory=dict)  # and the segments that say so
+    jobs_in: dict[int, int] = field(default_factory=dict)  # segment -> number of its jobs that are not done
+    keys_until_ms: dict[int, int] = field(default_factory=dict)  # segment -> expiry of its KEY records
+    pauses: dict[bytes, int] = field(default_factory=dict)  # paused queue -> directions
+    paused_in: dict[bytes, int] = field(default_factory=dict)  # paused queue -> segment with its PAUSED record
     latest_at_ms: int = 0
     bytes_total: int = 0
     bytes_read: int = 0
     was_stopped: bool = False  # by a controlled stop: `queued` counts
-    synced_bytes: int = 0  # of the last segment: so much was on disk, for sure
-    is_sealed: bool = False  # its very end is that of a stop in good order
+    synced_bytes: int = 0  # of the last segment: bytes known to be on disk
+    is_sealed: bool = False  # the log ends as a stop in good order leaves it
     is_distrusted: bool = False  # a sync of it failed in an earlier process
     notes: list[str] = field(default_factory=list)
 
 
 class JobRecovery:
-    """Reads the job log in `folder`. `may_cut`: a torn tail is cut off, else it counts as corruption."""
+    """Reader of the job log in `folder`. `may_cut`: a torn tail is cut off, else it counts as corruption."""
 
     def __init__(
         self, files: FileLayer, clock: Clock, folder: str, node_sets: NodeSets, *, may_cut: bool = True
@@ -83,14 +83,14 @@ class JobRecovery:
         self._number = 0  # of the segment that is read
         self._added = 0  # jobs in it that are not done
         self._sync_end = -1  # of the last SYNC in it
-        self._sealed_at = -1  # where a second one in a row ends, as only a stop in good order leaves it
-        self._flushed: list[Table[Any]] = []  # to be freed in parts, as these:
+        self._sealed_at = -1  # end of a second SYNC in a row, which only a stop in good order leaves
+        self._flushed: list[Table[Any]] = []  # to be freed in parts, like `_not_queued`
         self._not_queued: list[tuple[bytes, list[bytes]]] = []
         self._queued_jobs = 0
         self.state = RecoveredJobs(FoundLog())
 
     def run(self) -> Work:
-        """Read all of it; `state` is what it says. Raises JournalCorrupt or OSError, with nothing changed on disk."""
+        """Read the whole log into `state`. Raises JournalCorrupt or OSError, with nothing changed on disk."""
         found = find_job_log(self._files, self._folder)
         state = self.state = RecoveredJobs(found)
         state.bytes_total = sum(one.size_bytes for one in found.segments)
@@ -113,7 +113,7 @@ class JobRecovery:
     # Reading
 
     def _read(self, one: FoundJobSegment) -> Reading:
-        """Apply a segment's records; returns where the good ones end."""
+        """Apply a segment's records. Returns where the good ones end."""
         state = self.state
         self._number, self._added, self._sync_end, self._sealed_at, state.synced_bytes = one.number, 0, -1, -1, 0
         limit, offset, wanted = min(one.used_bytes, one.size_bytes), HEADER_BYTES, CHUNK_BYTES
@@ -142,8 +142,11 @@ class JobRecovery:
         return offset
 
     def _apply(self, buffer: bytes, at: int, base: int) -> tuple[int, int]:
-        """Some records of a chunk that begins at `base`: where they end, and `_MORE`, 0 at the end of the chunk, or why
-        the next one is bad, as `checked_job_end` has it. JOBs are looked at here: they are most of a start's time.
+        """Apply some records of a chunk that begins at `base`. JOB records are handled here: they are most of a start's
+        time.
+
+        Returns where the records end, and `_MORE`, 0 at the end of the chunk, or the code of `checked_job_end` for a
+        bad one.
         """
         size, number, shared = len(buffer), self._number, self._shared
         parts, at_ms, shared_at_ms = self.state.jobs.parts, 0, 0
@@ -198,7 +201,7 @@ class JobRecovery:
         return at, outcome
 
     def _leave(self, job: Job) -> None:
-        """A job is done, or was written anew."""
+        """Uncount a job that is done or was written anew."""
         state = self.state
         if job.segment == self._number:
             self._added -= 1
@@ -208,7 +211,7 @@ class JobRecovery:
             state.jobs_in[job.segment] -= 1
 
     def _terms(self, buffer: bytes, start: int, end: int, extras_end: int) -> JobTerms | None:
-        """What a job has in common with others, where it is not among those remembered."""
+        """Read the terms of a job that are not among those remembered; None if they are invalid."""
         try:
             record = job_records.read_job(buffer[start:end])
         except ValueError:
@@ -296,7 +299,7 @@ class JobRecovery:
         state.latest_at_ms = max(state.latest_at_ms, at_ms)
 
     def _stop_counts_no_more(self) -> None:
-        """The server has gone on behind a controlled stop."""
+        """Discard a controlled stop: the server has continued after it."""
         state = self.state
         if self._queued_jobs or state.was_stopped:
             self._not_queued += state.queued
@@ -305,7 +308,9 @@ class JobRecovery:
     # The end of it
 
     def _cut(self, place: int, end: int) -> None:
-        """Cut off what is behind `end`, and set aside what comes later. Raises JournalCorrupt if that is damage."""
+        """Cut off the bytes after `end`, and set later segments aside. Raises JournalCorrupt if they are damage, not a
+        torn tail.
+        """
         state = self.state
         one = state.found.segments[place]
         buffer = self._files.read_file(one.path)[: one.used_bytes]
@@ -317,7 +322,7 @@ class JobRecovery:
         self.state.is_distrusted = self.state.is_distrusted or not is_cut
 
     def _tidy(self, found: FoundLog) -> None:
-        """What counts no more goes; what was being made is set aside."""
+        """Remove files that no longer count, and set unfinished ones aside."""
         for one in found.aside:
             self.state.notes.append(set_aside(self._files, self._clock, one))
         if not (found.stale and self._names_are_on_disk()):
@@ -330,8 +335,10 @@ class JobRecovery:
                 self.state.notes.append(f"{self._folder}/{name}: cannot remove: {error.strerror}")
 
     def _names_are_on_disk(self) -> bool:
-        """What makes files stale may have got its name from a process that was killed before the name was on disk: a
-        power cut must not take both.
+        """Sync the folder before stale files are removed. Return False if that fails.
+
+        The file that makes others stale may have got its name from a process that was killed before the name was on
+        disk: a power cut must not take both.
         """
         try:
             self._files.sync_dir(self._folder)

@@ -1,6 +1,6 @@
-"""The job log of a server: loading it, turning it on and off, stopping.
+"""The job log of a server: loads it, turns it on and off, imports Disque's file, and closes it at a stop.
 
-What takes long is done in slices. While the log is loaded nobody may use the jobs.
+Long work is done in slices. While the log is loaded nobody may use the jobs.
 """
 
 from collections.abc import Callable, Generator
@@ -26,14 +26,16 @@ PARTS_AT_ONCE: Final = 4  # of a table, while it is restored
 SETTLED_AT_ONCE: Final = 16  # steps of loading
 QUEUED_AT_ONCE: Final = 1000  # ids in a record
 
-Done = Callable[[str], None]  # told why something came to nothing; "" where it did not
+Done = Callable[[str], None]  # told why something has failed; "" = it has not
 
 
 class JobStorage:
-    """The log in the spool's folder `.jobs`. `stopped`: why it cannot be read; nothing of the jobs is served then."""
+    """The log in the spool's folder `.jobs`. `stopped`: the reason for which it cannot be read; no jobs are served
+    then.
+    """
 
     def __init__(self, engine: Engine, jobs: Jobs, spool: str, *, sync_ms: int | None, segment_bytes_max: int) -> None:
-        """`sync_ms` and `segment_bytes_max` are as those of a queue's journal."""
+        """`sync_ms` and `segment_bytes_max` are as for a queue's journal."""
         self._engine = engine
         self._jobs = jobs
         self._spool = spool
@@ -43,7 +45,7 @@ class JobStorage:
         self.rules = RewriteRules()
         self._changed: Callable[[], None] = lambda: None
         self.maintenance: LogMaintenance | None = None  # None = nothing is written
-        self._leaving: LogMaintenance | None = None  # the one that was turned off last
+        self._leaving: LogMaintenance | None = None  # the log that was turned off last
         self._reading: RecoveredJobs | AofReader | None = None
         self.stopped: JournalCorrupt | None = None
         self.is_loading = False
@@ -64,19 +66,19 @@ class JobStorage:
 
     @property
     def refusal(self) -> str:
-        """Why nothing may be changed, as the disk has failed; "" where all is well."""
+        """Reason for which nothing may be changed, because writes fail; "" if all is well."""
         writer = self.writer
         failure = writer.failure or writer.dropped if writer is not None else None
         return failure.reason if failure is not None else ""
 
     @property
     def loaded(self) -> tuple[int, int]:
-        """Bytes read so far, and of how many, while it is loading."""
+        """Bytes read so far, and bytes in all, while the log is loading."""
         reading = self._reading
         return (reading.bytes_read, reading.bytes_total) if reading is not None else (0, 0)
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Have that one told when there is another log, or none, and when the disk begins or ceases to refuse it."""
+        """Have `changed` called when there is another log or none, and when writes to it begin or cease to fail."""
         self._changed = changed
 
     def _tell(self) -> None:
@@ -85,11 +87,11 @@ class JobStorage:
         self._changed()
 
     def restore_queues(self, *, wanted: bool) -> None:
-        """Whether a stop says which jobs are queued, and a load heeds that."""
+        """Set whether a stop records which jobs are queued, and a load restores that."""
         self.restores_queues = wanted
 
     def sync_within(self, sync_ms: int | None) -> None:
-        """As sync_journal: None = left to the kernel, 0 = before each reply, else every so many ms."""
+        """Set sync_journal: None = left to the kernel, 0 = before each reply, else the interval in ms."""
         self.sync_ms = sync_ms
         if self.maintenance is not None:
             self.maintenance.writer.configure(sync_ms, self._segment_bytes_max)
@@ -98,7 +100,7 @@ class JobStorage:
     # Loading
 
     def load(self, done: Done, *, is_kept: bool = True, may_cut: bool = True) -> None:
-        """Read the log, and unless it is not `is_kept`, go on in it. The jobs are empty.
+        """Read the log into the empty store, and append to it from now on if it `is_kept`.
 
         `may_cut`: a torn tail is cut off, else it stops the log.
         """
@@ -106,7 +108,7 @@ class JobStorage:
         self._engine.slices.take_on(self._load(done, is_kept=is_kept, may_cut=may_cut))
 
     def reload(self, done: Done, *, may_cut: bool = True) -> None:
-        """Forget all jobs, and load them from the log again."""
+        """Drop all jobs, and load them from the log again."""
         self._begin_loading()
         self._engine.slices.take_on(self._reload(done, may_cut=may_cut))
 
@@ -140,7 +142,7 @@ class JobStorage:
 
     def _recover(self, recovery: JobRecovery, *, is_kept: bool) -> Work:
         if not self._engine.files.is_dir(self.folder):
-            finish_repairs(self._engine.files, self._spool)  # else a log that was repaired would not be missed
+            finish_repairs(self._engine.files, self._spool)  # else a missing repaired log would go unnoticed
         for step in self._settling(recovery.run()):
             self._reading = recovery.state
             yield step
@@ -150,7 +152,7 @@ class JobStorage:
             yield from self._go_on_behind(recovery.state, doubtful)
 
     def _advised(self, work: Work) -> Work:
-        """Read the log; of damage the error says what mends it."""
+        """Read the log; add to an error about damage the command that repairs it."""
         try:
             yield from work
         except LaterVersion:
@@ -163,7 +165,7 @@ class JobStorage:
             raise JournalCorrupt(corrupt.path, corrupt.offset, reason) from corrupt
 
     def _problem_of(self, work: Work) -> Generator[int | None, None, str]:
-        """Load something: why that has failed, "" if it has not."""
+        """Load something. Return why that has failed, "" if it has not."""
         try:
             yield from work
         except JournalCorrupt as corrupt:
@@ -189,14 +191,14 @@ class JobStorage:
         done(problem)
 
     def _settling(self, work: Work) -> Work:
-        """What a load makes stays, and is not looked through for garbage again and again."""
+        """Run a load, and spare the garbage collector the many objects that stay."""
         for number, step in enumerate(work):
             if number % SETTLED_AT_ONCE == 0:
                 self._engine.settle()
             yield step
 
     def _restore(self, state: RecoveredJobs, doubtful: list[Job]) -> Work:
-        """Give the jobs what was read, and note those that may have been delivered."""
+        """Restore the jobs that were read, and note those that may have been delivered."""
         jobs = self._jobs
         jobs.go_on_from(state.latest_at_ms)
         jobs.adopt(state.jobs)
@@ -222,12 +224,13 @@ class JobStorage:
             yield None
 
     def _go_on_behind(self, state: RecoveredJobs, doubtful: list[Job]) -> Work:
-        """Append to the log from now on. What it says of a stop must not count twice: that is on disk first.
+        """Append to the log from now on. Raises JournalFailed.
 
-        Nor are the doubtful jobs less so at the next start. Raises JournalFailed.
+        A controlled stop must not count twice: if the log ends with one, a new segment is on disk first. Doubtful jobs
+        are logged as delivered, so that later starts do not deliver them either.
         """
         found = state.found
-        # No number is left out: what was set aside is replaced.
+        # Numbers are consecutive: a segment that was set aside is replaced.
         last_number = state.segments[-1].number if state.segments else found.last_number
         journal = self._open(found.log_id or self._engine.clock.wall_ms, last_number)
         journal.go_on_behind(state.segments, found.marker, state.synced_bytes)
@@ -238,12 +241,12 @@ class JobStorage:
         is_begun = state.was_stopped or (state.is_sealed and self._jobs.awaits_once)
         if is_begun:
             maintenance.writer.begin_segment()
-        # What a server that was killed has left may be in memory only, and now answers rely on it.
+        # What a killed server has written may be in the page cache only, and replies rely on it from now on.
         if is_begun or (self.sync_ms == 0 and journal.segments and not state.is_sealed):
             position = (journal.live.number, journal.live.used_bytes)
             yield from on_disk(self._engine, journal, maintenance.writer, position)
             if state.is_distrusted and not is_begun:
-                # Of what a failed sync covered another one proves nothing.
+                # After a failed sync another one proves nothing about the same bytes.
                 journal.go_on_behind(state.segments, journal.marker, state.synced_bytes)
         for number, job in enumerate(doubtful):
             maintenance.log.changed(job)
@@ -255,10 +258,11 @@ class JobStorage:
     def import_aof(
         self, path: str, done: Done, *, may_cut: bool = True, members: Callable[[], frozenset[bytes]] = frozenset
     ) -> None:
-        """Take over the jobs of an append-only file of Disque's, and move it aside once they are in the log, if any.
+        """Import the jobs of an append-only file of Disque, and move it aside once they are in the log, if there is
+        one.
 
-        `may_cut` is as for `load`. With `restores_queues` the jobs that were queued are. `members` are the other nodes
-        of the cluster, once it is known.
+        `may_cut` is as for `load`. With `restores_queues` jobs that were queued are queued again. `members` returns the
+        other nodes of the cluster, once it is known.
         """
         self._begin_loading()
         self._engine.slices.take_on(self._import(path, done, members, may_cut=may_cut))
@@ -306,7 +310,7 @@ class JobStorage:
     # On and off
 
     def turn_on(self, done: Done) -> None:
-        """Begin to write a log of what there is; one that is there from before is replaced once that is done."""
+        """Begin to write a log of all jobs; one that exists from before is replaced once that is done."""
         self._engine.slices.take_on(self._turn_on(done))
 
     def _turn_on(self, done: Done) -> Work:
@@ -321,12 +325,12 @@ class JobStorage:
             done("")
 
     def _have_left(self) -> Work:
-        """Wait until the log that was turned off last changes nothing in the folder any more."""
+        """Wait until the log that was turned off last makes no further changes in the folder."""
         while self._leaving is not None and not self._leaving.is_left:
             yield WAITS
 
     def _begin_log(self) -> Work:
-        """Raises JournalFailed or OSError, with nothing changed."""
+        """Begin a log. Raises JournalFailed or OSError, with nothing changed."""
         yield from self._have_left()
         if self.maintenance is not None:
             return
@@ -336,9 +340,9 @@ class JobStorage:
         names = files.list_dir(self.folder) if files.is_dir(self.folder) else []
         log_id, last_number = clock.wall_ms, last_job_segment(names)
         if self._leaving is not None:
-            # Not that of the log which was turned off, also where the clock stands still or was set back.
+            # Not the id of the log that was turned off, even if the clock stands still or was set back.
             log_id = max(log_id, self._leaving.journal.journal_id + 1)
-            # Nor a number that jobs have from it, be it of a segment that the disk did not take.
+            # Nor a segment number that jobs have from it, even of a segment that was never written.
             last_number = max(last_number, self._leaving.writer.segment_number)
         journal = self._open(log_id, last_number)
         journal.begin_beside(find_marker(names))
@@ -347,7 +351,7 @@ class JobStorage:
         self._tell()
 
     def turn_off(self) -> None:
-        """Write nothing any more. What is on disk stays there, and counts for nothing once a log is begun again."""
+        """Stop writing the log. Its files stay, and no longer count once a log is begun again."""
         maintenance, self.maintenance = self.maintenance, None
         self._jobs.listen(None)
         if maintenance is not None:
@@ -356,13 +360,13 @@ class JobStorage:
         self._tell()
 
     def rewrite(self) -> bool:
-        """Write what lives in the log anew, soon; False where that is under way already, or there is no log."""
+        """Rewrite the log soon; False if a rewrite is already under way, or there is no log."""
         return self.maintenance is not None and self.maintenance.rewrite()
 
     # Stopping
 
     def save(self, done: Done) -> None:
-        """Have all jobs in the log, even where there is none so far: the server is about to stop."""
+        """Write all jobs to the log, even if there is none so far: the server is about to stop."""
         self._engine.slices.take_on(self._save(done))
 
     def _save(self, done: Done) -> Work:
@@ -382,7 +386,9 @@ class JobStorage:
         done(self.refusal or ("the log could not be written" if maintenance.is_fresh else ""))
 
     def close(self, until_us: int | None = None) -> None:
-        """Put the log on disk, if it is there when the stopwatch says `until_us`. Nobody is served any more."""
+        """Write and sync the log, waiting at most until the stopwatch says `until_us`. No client is served any
+        longer.
+        """
         leaving, maintenance = self._leaving, self.maintenance
         if leaving is not None and not leaving.is_left:
             self._put_on_disk(leaving, until_us, is_all=False)
@@ -392,7 +398,7 @@ class JobStorage:
             self._put_on_disk(maintenance, until_us, is_all=True)
 
     def _put_on_disk(self, maintenance: LogMaintenance, until_us: int | None, *, is_all: bool) -> None:
-        """`is_all`: nothing has happened that the log is not told of."""
+        """Write, sync and close one log. `is_all`: the log was told of everything that happened."""
         journal, writer, clock = maintenance.journal, maintenance.writer, self._engine.clock
         writer.try_once_more()
         try:
@@ -406,7 +412,7 @@ class JobStorage:
         journal.close()
 
     def _say_queued(self, writer: LogWriter) -> None:
-        """Have the next start queue what is queued now."""
+        """Write which jobs are queued, so that the next start queues them."""
         queued = 0
         for queue in self._jobs.queues:
             ids: list[bytes] = []

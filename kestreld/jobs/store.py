@@ -1,4 +1,4 @@
-"""Where jobs and their queues are: found by their ids and names, woken at their times, counted, and removed."""
+"""Store of jobs and queues: finds them by id and name, wakes jobs at their times, counts and removes them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -46,7 +46,7 @@ RandomBytes = Callable[[int], bytes]
 
 
 class _Alarm(Scheduled):
-    """The store's entry in the agenda: when the first of its jobs wakes."""
+    """The store's entry in the agenda, due when the first of its jobs wakes."""
 
     def __init__(self, fall_due: Callable[[], None]) -> None:
         super().__init__(FOREVER_MS)
@@ -57,15 +57,15 @@ class _Alarm(Scheduled):
         self._fall_due()
 
     def set(self, due_at_ms: int) -> None:
-        """It is due then."""
+        """Set the due time."""
         self.due_at_ms = due_at_ms
 
 
 class JobStore:
-    """Every job and every queue of a node. What becomes of a job between its coming and its end is for `Jobs`.
+    """All jobs and queues of a node. `Jobs` has what happens to a job between its start and its end.
 
-    `retry_from_delivery`: a job's retry time counts from when it is handed out, not from when it was queued. `tidy` is
-    called now and then while many jobs fall due: to collect garbage before the timers have allocated too much.
+    `retry_from_delivery`: a job's retry time counts from its delivery, not from when it was queued. `tidy` is called
+    now and then while many jobs fall due, to collect garbage before the timers have allocated too much.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class JobStore:
         self.table: Table[Job] = Table()
         self.queues: Table[JobQueue] = Table()
         self.listed = 0  # queues
-        self.collected_in = self.collected_out = 0  # what queues that were collected had counted
+        self.collected_in = self.collected_out = 0  # counts of queues that were unlisted
         self.timers = Timers()
         self.memory = Memory()
         self.keys = ClientKeys()
-        self.waiters: dict[JobWaiter, None] = {}  # all that wait, in the order they came
+        self.waiters: dict[JobWaiter, None] = {}  # in the order in which they came
         self.patterns = PatternWaiters()
         self.watches: dict[bytes, list[Watch]] = {}  # told what becomes of a job
         self.queues_max = queues_max
@@ -112,33 +112,33 @@ class JobStore:
         self._alarm = _Alarm(self._wake_some)
         self._is_restoring = False
         self.keeps_back = False  # jobs that are delivered at most once
-        self._kept_back: dict[JobQueue, None] = {}  # queues where somebody would have been given one
-        self.awaits_once = False  # jobs that were restored, and that are delivered at most once, are still to be queued
+        self._kept_back: dict[JobQueue, None] = {}  # queues where a client would have been given one
+        self.awaits_once = False  # some restored jobs that are delivered at most once are still to be queued
 
     @property
     def now_ms(self) -> int:
-        """The instant of this turn on the steady clock."""
+        """Time of this turn on the steady clock, ms."""
         return self.clock.monotonic_ms + self._offset_ms
 
     def read_now_ms(self) -> int:
-        """`now_ms`, for who does not know the store."""
+        """Return `now_ms`, as a function for code that does not know the store."""
         return self.clock.monotonic_ms + self._offset_ms
 
     @property
     def objects(self) -> int:
-        """About how many objects there are that last as long as a job."""
+        """Approximate number of objects that live as long as a job."""
         return self.table.count + self.queues.count + self.timers.entries // CHUNK_JOBS
 
     @property
     def drift_ms(self) -> int:
-        """What has to be added to an instant of the steady clock to have one of the system clock as it is now."""
+        """Difference to add to a time of the steady clock to get the system clock's, ms."""
         drift_ms = self.clock.wall_ms - self.now_ms
-        if abs(drift_ms - self._drift_ms) > 1:  # less is what is cut off of both: the same instant is shown alike
+        if abs(drift_ms - self._drift_ms) > 1:  # less is rounding: the same instant is shown alike
             self._drift_ms = drift_ms
         return self._drift_ms
 
     def use_node_id(self, node_id: bytes) -> None:
-        """The node has another id from now on."""
+        """Change this node's id."""
         self.node_id = node_id
         self.me = self.node_sets.of(node_id)
         self._ids.use_node_id(node_id)
@@ -146,21 +146,21 @@ class JobStore:
     # Queues
 
     def find_queue(self, name: bytes) -> JobQueue | None:
-        """The queue, if somebody uses it."""
+        """Return the queue, None if it is not in use."""
         queue = self.queues.parts[hash(name) & MASK].get(name)
         return queue if queue is not None and queue.is_listed else None
 
     def limit_queues(self, queues_max: int | None) -> None:
-        """Have no more than that from now on; None = unlimited."""
+        """Limit the number of queues; None = no limit."""
         self.queues_max = queues_max
 
     @property
     def has_all_queues(self) -> bool:
-        """Whether there may be no more of them."""
+        """True if there may be no further queue."""
         return self.queues_max is not None and self.queues.count >= self.queues_max
 
     def queue(self, name: bytes) -> JobQueue | None:
-        """The queue, which is there from now on; None when there would be too many."""
+        """Return the queue, created if it did not exist; None if there would be too many."""
         queue = self.queues.parts[hash(name) & MASK].get(name)
         if queue is None:
             if self.has_all_queues:
@@ -173,11 +173,11 @@ class JobStore:
         return queue
 
     def has(self, queue: JobQueue) -> bool:
-        """Whether this is a queue of these jobs: long work may find that all of them have been replaced meanwhile."""
+        """Return True if this is a queue of these jobs: during long work all of them may have been replaced."""
         return self.queues.get(queue.name) is queue
 
     def unlisted_queue(self, name: bytes) -> JobQueue:
-        """The queue of a job that comes with an id of its own. It is listed once the job is queued."""
+        """Return the queue of a job that comes with an id of its own. It is listed once the job is queued."""
         queue = self.queues.get(name)
         if queue is None:
             queue = JobQueue(name)
@@ -185,7 +185,7 @@ class JobStore:
         return queue
 
     def unlist(self, queue: JobQueue) -> None:
-        """Collect a queue that nobody uses."""
+        """Unlist a queue that is no longer used."""
         self.collected_in += queue.jobs_in
         self.collected_out += queue.jobs_out
         queue.unlist()
@@ -199,11 +199,11 @@ class JobStore:
     # Jobs
 
     def find(self, job_id: bytes) -> Job | None:
-        """The job, if there is one."""
+        """Return the job, None if there is none."""
         return self.table.parts[hash(job_id) & MASK].get(job_id)
 
     def _requeue_at_ms(self, terms: JobTerms, now_ms: int) -> int:
-        """When a job that is queued now is queued again. For all of one ms that is one number in memory."""
+        """Return when a job that is queued now is queued again: one number object for all jobs of the same ms."""
         if terms.queued_at_ms != now_ms:
             terms.note_requeue(now_ms, now_ms + terms.retry_ms + self._jitter_ms() if terms.retry_ms else NEVER)
         return terms.requeue_at_ms
@@ -218,7 +218,7 @@ class JobStore:
         return self._jitters_ms.pop()
 
     def remove(self, job: Job, why: str = DELETED) -> None:
-        """It is acknowledged, deleted or expired."""
+        """Remove a job that is acknowledged, deleted or expired."""
         job_id, state = job.id, job.state
         if self.copies is not None:
             self.copies.gone(job, why)
@@ -240,7 +240,7 @@ class JobStore:
             self._tell_watches(job_id, why)
 
     def _leave_queue(self, job: Job) -> None:
-        """It is none of its queue's jobs any more."""
+        """Remove a job from its queue and the queue's counts."""
         terms = job.terms
         queue = terms.queue
         if job.state == QUEUED:
@@ -258,15 +258,15 @@ class JobStore:
             watch(why)
 
     def watch(self, job: Job, told: Watch) -> None:
-        """Have somebody told what becomes of a job, once it is gone."""
+        """Have `told` called with the reason when a job ends."""
         self.watches.setdefault(job.id, []).append(told)
 
     def take_watches(self, job_id: bytes) -> list[Watch]:
-        """Who waits for the end of a job: they are told by somebody else."""
+        """Remove and return the watches of a job: their callers are told by other means."""
         return self.watches.pop(job_id, [])
 
     def unwatch(self, job_id: bytes, told: Watch) -> None:
-        """Nobody waits for that any more."""
+        """Remove a watch."""
         watches = self.watches.get(job_id, [])
         if told in watches:
             watches.remove(told)
@@ -276,7 +276,7 @@ class JobStore:
     # Times
 
     def _plan(self, job: Job) -> None:
-        """Have it wake at the first of its times."""
+        """Plan a job's next wake-up, at the first of its times."""
         at_ms = (job.ctime >> CTIME_BITS) + job.terms.ttl_ms
         requeue_at_ms = job.requeue_at_ms
         if requeue_at_ms and requeue_at_ms < at_ms:
@@ -285,7 +285,7 @@ class JobStore:
                 at_ms -= job.terms.notice_ms
         wakes_at_ms = job.wakes_at_ms
         if wakes_at_ms and wakes_at_ms <= at_ms:
-            return  # it is put in again then
+            return  # it is added again when it wakes
         self.timers.add(job, at_ms)
         if at_ms < self._alarm.due_at_ms + self._offset_ms:
             self._set_alarm()
@@ -297,45 +297,47 @@ class JobStore:
             self.agenda.add(self._alarm)
 
     def _wake_some(self) -> None:
-        """Some of the jobs wake whose times have come."""
+        """Handle some of the jobs that are due."""
         raise NotImplementedError
 
     # From a log
 
     def share(self, copies: Copies) -> None:
-        """Have that one told of what other nodes have to do with."""
+        """Have `copies` informed of changes that concern other nodes."""
         self.copies = copies
 
     def listen(self, listener: JobListener | None) -> None:
-        """Have that one told of every change from now on; None = nobody."""
+        """Have `listener` informed of every change from now on; None = nobody."""
         self.listener = listener
 
     def keep_back(self, *, wanted: bool) -> None:
-        """Whether nobody is given jobs that come once at most: a start might not know that they were queued."""
+        """Set whether jobs that are delivered at most once are kept back, because a start might not know that they were
+        queued.
+        """
         self.keeps_back = wanted
         if self._kept_back and not wanted:
             self._alarm.set(self.clock.monotonic_ms)
             self.agenda.add(self._alarm)
 
     def go_on_from(self, latest_at_ms: int) -> None:
-        """The steady clock goes on no earlier than that."""
+        """Let the steady clock continue no earlier than this time."""
         self._offset_ms = max(self._offset_ms, latest_at_ms - self.clock.monotonic_ms)
 
     def adopt(self, table: Table[Job]) -> None:
-        """These are the jobs, as a log says, each of which `restore` is to be told of. There were none."""
+        """Take over the jobs of a log into an empty store; `restore` follows for each of them."""
         self.table = table
         self._is_restoring, self.awaits_once = True, False
 
     def restored(self) -> None:
-        """All of them are there, and what is due falls due."""
+        """End the restoring: due jobs wake from now on."""
         self._is_restoring = False
         self._set_alarm()
 
     def restore(self, jobs: Iterable[Job], *, is_all_known: bool) -> list[Job]:
-        """Some of the jobs that came with `adopt`, none of them queued. Nobody is told.
+        """Plan and count some of the jobs of `adopt`, none of which is queued. Nobody is told.
 
-        `is_all_known`: nothing that happened can be missing in the log. Otherwise a job that is delivered at most once,
-        and whose time has come, may have been delivered: it is not again. Returns these jobs.
+        `is_all_known`: no event can be missing in the log. Otherwise a job that is delivered at most once and is due
+        may have been delivered, and is not delivered again. Returns these jobs.
         """
         doubtful: list[Job] = []
         now_ms, timers, memory = self.now_ms, self.timers, self.memory
@@ -370,9 +372,9 @@ class JobStore:
         return doubtful
 
     def _restore_shared(self, job: Job, *, is_all_known: bool) -> bool:
-        """One of the jobs that other nodes may hold. When it is queued is for these to say, too: it is a copy.
+        """Restore a job that other nodes may hold as a copy, because they have a say in when it is queued.
 
-        Returns whether it may have been delivered, and is delivered at most once.
+        Returns True if the job is delivered at most once and may have been delivered.
         """
         terms, state = job.terms, job.state
         is_doubtful = not is_all_known and state in (BORROWED, LENT)
@@ -398,7 +400,9 @@ class JobStore:
         return is_doubtful
 
     def put_back(self, job_id: bytes) -> None:
-        """A job that was restored is in its queue, as it was when the server was stopped."""
+        """Queue a restored job as it was when the server was stopped; a shared one only after its other holders were
+        asked.
+        """
         job = self.table.get(job_id)
         if job is None or job.state == QUEUED:
             return
@@ -421,7 +425,9 @@ class JobStore:
     # All of them
 
     def clear(self) -> Iterator[None]:
-        """Every job and every queue is gone. What is left to do, in short steps: send who waits away, free memory."""
+        """Remove all jobs and queues. The returned iterator dismisses waiting clients and frees memory, in
+        short steps.
+        """
         table, queues, timers, keys = self.table, self.queues, self.timers, self.keys
         self.table, self.queues, self.timers, self.keys = Table(), Table(), Timers(), ClientKeys()
         self.listed = self.collected_in = self.collected_out = 0

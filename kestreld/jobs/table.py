@@ -1,4 +1,4 @@
-"""A table of millions in many small dicts: none of them is ever grown, looked through or freed in one long step."""
+"""A table of millions of entries in many small dicts: none takes long to grow, search or free."""
 
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
@@ -10,7 +10,7 @@ MASK: Final = PARTS - 1
 
 
 class Table(Generic[V]):
-    """Values by bytes. `parts[hash(key) & MASK]` has a key, for who looks one up with every command."""
+    """Values by bytes. `parts[hash(key) & MASK]` has a key, for callers that look one up with every command."""
 
     __slots__ = ("count", "parts")
 
@@ -22,25 +22,25 @@ class Table(Generic[V]):
         return self.parts[hash(key) & MASK].get(key)
 
     def add(self, key: bytes, value: V) -> None:
-        """Put in one that is not there."""
+        """Add a key that is not there."""
         self.parts[hash(key) & MASK][key] = value
         self.count += 1
 
     def remove(self, key: bytes) -> None:
-        """Take out one that is there."""
+        """Remove a key that is there."""
         del self.parts[hash(key) & MASK][key]
         self.count -= 1
 
     def __iter__(self) -> Iterator[V]:
-        """All of them; those that come or go meanwhile may be there or not."""
+        """Iterate over all values; entries that come or go meanwhile may or may not be included."""
         for part in self.parts:
             if part:
                 yield from list(part.values())
 
     def scan(self, cursor: int) -> Iterator[tuple[int, list[V]]]:
-        """The parts from a cursor on, each with the cursor behind it: 0 at the end.
+        """Iterate over the parts from a cursor on, each with the cursor after it: 0 at the end.
 
-        What is there from the first call to the last is in one of the parts.
+        An entry that exists from the first call to the last is in one of the parts.
         """
         for number in range(cursor % PARTS, PARTS):
             if number >= len(self.parts):

@@ -1,8 +1,8 @@
-"""When jobs wake: millions of times, of which most never come, as the jobs are acknowledged before.
+"""Timers of millions of jobs, most of which are acknowledged before they are due.
 
 Times go into buckets of a second; a second ahead a bucket is spread over slots of 4 ms. An entry stays where it is when
-the job's time moves on: when it falls due the job is put in again. So a job that moves on costs nothing, and one that
-goes is passed over, or swept up when there are too many of these. Each step is short.
+the job's time moves on: when it falls due the job is put in again. So moving a job's time costs nothing, and entries of
+jobs that are gone are skipped, or swept up when there are too many of them. Each step is short.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ IDLE_ENTRIES_MAX: Final = 1 << 12  # entries are swept beyond this and twice the
 
 
 class Timers:
-    """All the times of a store. Instants are on its steady clock."""
+    """All wake-up times of a store, on its steady clock."""
 
     __slots__ = (
         "_bucket_heap",
@@ -40,12 +40,12 @@ class Timers:
         self._slot_heap: list[int] = []
         self._spread = -1  # buckets up to this one are in slots
         self.entries = 0  # in buckets
-        self._moved = 0  # entries that came to slots since `has_moved_many` said so
+        self._moved = 0  # entries moved to slots since `has_moved_many` was True
         self._sweeping: Iterator[None] | None = None
         self.is_untidy = False  # `tidy` is to be called
 
     def add(self, job: Job, at_ms: int) -> None:
-        """Have it wake then, and not at the time it was to wake before."""
+        """Wake the job then, and not at its earlier time."""
         job.wakes_at_ms = at_ms
         number = at_ms >> BUCKET_BITS
         if number <= self._spread:
@@ -72,7 +72,7 @@ class Timers:
             slot.append(job)
 
     def next_at_ms(self) -> int | None:
-        """When there is something to do next; None = never."""
+        """Return when there is something to do next; None = never."""
         next_at_ms: int | None = None
         if self._slot_heap:
             next_at_ms = (self._slot_heap[0] + 1) << SLOT_BITS
@@ -83,9 +83,9 @@ class Timers:
         return next_at_ms
 
     def due(self, now_ms: int, most: int) -> list[Job]:
-        """Up to so many jobs whose time has come; each has to be added again to wake once more.
+        """Return up to `most` jobs that are due; each has to be added again to wake once more.
 
-        Fewer than there are, if there was other work to do: see `next_at_ms`.
+        Fewer than are due if there was other work to do: see `next_at_ms`.
         """
         while self._bucket_heap and self._bucket_heap[0] <= (now_ms >> BUCKET_BITS) + 1:
             most -= self._spread_some(self._bucket_heap[0])
@@ -109,7 +109,7 @@ class Timers:
         return due
 
     def _spread_some(self, number: int) -> int:
-        """Move a chunk of a bucket to slots; how much work that was, in jobs that fall due."""
+        """Move a chunk of a bucket to slots. Return the work that took, as a number of jobs that fall due."""
         chunks = self._buckets[number]
         chunk = chunks.pop()
         if not chunks:
@@ -122,7 +122,7 @@ class Timers:
         return len(chunk) >> 3 or 1
 
     def has_moved_many(self) -> bool:
-        """Whether so many were moved to slots since it was last so that their lists are young and long."""
+        """Return True once each time that so many entries were moved to slots that these lists are young and long."""
         if self._moved < MOVED_MANY:
             return False
         self._moved = 0
@@ -131,7 +131,9 @@ class Timers:
     # Entries of jobs that have gone
 
     def tidy(self, jobs_count: int) -> None:
-        """Called with jobs that come while it `is_untidy`: sweep some entries where most are of jobs that have gone."""
+        """Sweep some entries, if most are of jobs that are gone. Called when jobs are added while the timers are
+        `is_untidy`.
+        """
         if self._sweeping is None:
             if self.entries <= 2 * jobs_count + IDLE_ENTRIES_MAX:
                 self.is_untidy = False
@@ -151,11 +153,11 @@ class Timers:
                 if chunks and len(chunks[-1]) + len(kept) <= CHUNK_JOBS:
                     chunks[-1] += kept
                 else:
-                    chunks.append(kept)  # be it empty: a bucket has one chunk at least
+                    chunks.append(kept)  # even if empty: a bucket has at least one chunk
                 yield
 
     def drop_some(self) -> list[Job] | None:
-        """Some of what is in it, which is no longer; None when there is nothing left."""
+        """Return and remove some entries of discarded timers; None if there are none left."""
         if self._slots:
             return self._slots.popitem()[1]
         if not self._buckets:

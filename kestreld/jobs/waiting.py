@@ -1,4 +1,4 @@
-"""Clients that wait for jobs, in the order they came."""
+"""Clients that wait for jobs, in the order in which they came."""
 
 from typing import Protocol
 
@@ -8,13 +8,13 @@ from kestreld.queues.agenda import TimedWait
 
 
 class JobConsumer(Protocol):
-    """Whoever waits: told once, of the job or with None when there will be none."""
+    """Owner of a waiter: called once, with the job, or with None if there will be none."""
 
     def served(self, waiter: "JobWaiter", job: Job | None) -> None: ...
 
 
 class JobWaiter(TimedWait):
-    """One blocked client. It stands in the lines of several queues at once, and leaves all when it is served."""
+    """One blocked client. It waits in the lines of several queues at once, and leaves all of them when it is served."""
 
     __slots__ = ("consumer", "lines", "number", "since_ms")
 
@@ -22,11 +22,11 @@ class JobWaiter(TimedWait):
         super().__init__(deadline_ms)
         self.consumer = consumer
         self.since_ms = since_ms  # on the monotonic clock
-        self.number = number  # who came first has the lowest
+        self.number = number  # the lowest came first
         self.lines: list[dict[JobWaiter, None]] = []
 
     def join(self, line: "dict[JobWaiter, None]") -> None:
-        """Stand in this line, too."""
+        """Wait in this line, too."""
         line[self] = None
         self.lines.append(line)
 
@@ -37,26 +37,26 @@ class JobWaiter(TimedWait):
                 line.pop(self, None)
 
     def fall_due(self, now_ms: int) -> None:
-        """It goes away with nothing."""
+        """Time out: leave all lines without a job."""
         self.leave()
         self.consumer.served(self, None)
 
 
 class PatternWaiters:
-    """Who waits for a job of any queue whose name is like a pattern, those of one pattern together."""
+    """Clients that wait for a job of any queue whose name matches a pattern, grouped by pattern."""
 
     __slots__ = ("lines",)
 
     def __init__(self) -> None:
-        self.lines: dict[bytes, tuple[Glob, dict[JobWaiter, None]]] = {}  # empty: nobody waits so
+        self.lines: dict[bytes, tuple[Glob, dict[JobWaiter, None]]] = {}  # by pattern; empty: no such waiters
 
     def add(self, waiter: JobWaiter, glob: Glob) -> None:
-        """One comes to wait."""
+        """Add a waiter to the line of a pattern."""
         _, line = self.lines.setdefault(glob.text, (glob, {}))
         waiter.join(line)
 
     def first(self, name: bytes) -> JobWaiter | None:
-        """Who has waited longest of those that a job of this queue would serve."""
+        """Return the client that has waited longest of those whose pattern matches this queue."""
         found: JobWaiter | None = None
         for text, (glob, line) in list(self.lines.items()):
             if not line:
@@ -66,5 +66,5 @@ class PatternWaiters:
         return found
 
     def count(self, name: bytes) -> int:
-        """How many a job of this queue would serve."""
+        """Return the number of clients whose pattern matches this queue."""
         return sum([len(line) for glob, line in self.lines.values() if line and glob.matches(name)])
