@@ -92,7 +92,7 @@ class AckCollector:
             jobs.ask_at(job, jobs.now_ms + ack.next_at_ms - now_ms)
 
     def woken(self, job: Job) -> None:
-        """It is time to tell all again that have not said that they know."""
+        """Tell all nodes again that have yet to confirm, or leave that for now to the node that is collecting."""
         ack = self._acks.get(job.id)
         if ack is None or self._settle(job, ack):
             return
