@@ -1,6 +1,6 @@
-"""Queues and jobs on kestrelds elsewhere: clients for one of them or several.
+"""Clients of kestrelds on other machines: queues and jobs, on one server or several.
 
-docs/library.md says how queues are used, docs/jobs.md how jobs are.
+docs/library.md describes the use of queues, docs/jobs.md that of jobs.
 """
 
 from typing import TYPE_CHECKING, Any

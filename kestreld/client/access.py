@@ -1,4 +1,4 @@
-"""How to get into a server: its address, TLS, and a user with their password. The client's only door to sockets."""
+"""Access to a server: its address, TLS, and login. The only module of the client that opens sockets."""
 
 import re
 import select
@@ -24,7 +24,7 @@ UNAUTHENTICATED: Final = b"CLIENT_ERROR unauthenticated"
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a server listens: host and port, or a Unix socket where `path` is not empty."""
+    """Address of a server: host and port, or a Unix socket if `path` is not empty."""
 
     host: str = ""
     port: int = PORT_DEFAULT
@@ -33,7 +33,7 @@ class ServerAddress:
 
     @classmethod
     def parse(cls, address: str, port_default: int = PORT_DEFAULT) -> "ServerAddress":
-        """`HOST`, `HOST:PORT`, `[IPV6]:PORT`, `tls:` before any of them, or `unix:PATH`. Raises ValueError."""
+        """Parse `HOST`, `HOST:PORT`, `[IPV6]:PORT`, `tls:` before any of them, or `unix:PATH`. Raises ValueError."""
         if address.startswith("unix:") and address != "unix:":
             return cls(path=address.removeprefix("unix:"))
         found = re.fullmatch(r"(?:tls:)?(?:\[([^\[\]]+)\]|([^:\[\]/\s]+))(?::([0-9]{1,5}))?", address)
@@ -44,7 +44,7 @@ class ServerAddress:
 
 
 def _form_of(address: str) -> str:
-    """What to write in the place of an address that is none."""
+    """Return the form to write instead of an invalid address."""
     tls, host = ("tls:", address[4:]) if address.startswith("tls:") else ("", address)
     if host.count(":") > 1 and re.fullmatch(r"[0-9A-Fa-f:.%a-z]+", host):
         return (
@@ -55,9 +55,10 @@ def _form_of(address: str) -> str:
 
 @dataclass(frozen=True)
 class Login:
-    """How connections get in; "" = not given. TLS is used where an address or any of these asks for it.
+    """Credentials and TLS settings of connections; "" = not given. TLS is used if an address or any of these asks for
+    it.
 
-    A password that is a function is asked for at each login, and only if the server requires one.
+    A password that is a function is called at each login, and only if the server requires one.
     """
 
     user: str = ""
@@ -76,8 +77,8 @@ class Login:
 
     @cached_property
     def context(self) -> "ssl.SSLContext":
-        """Raises OSError for files that cannot be read or do not belong together."""
-        # 15 ms that those without TLS need not wait.
+        """The TLS context. Raises OSError for files that cannot be read or do not match."""
+        # Imported here: it takes 15 ms.
         import ssl
 
         context = ssl.create_default_context(cafile=self.ca or None)
@@ -87,7 +88,7 @@ class Login:
 
 
 def checked_login(user: object, password: object, *, tls: object, ca: object, cert: object, key: object) -> Login:
-    """From the arguments of a client. Raises InvalidArgument."""
+    """Return the login from the arguments of a client. Raises InvalidArgument."""
     words = {"user": user, "password": password, "ca": ca, "cert": cert, "key": key}
     texts = {
         what: checks.text(word, what, may_be_empty=True, is_secret=what == "password") for what, word in words.items()
@@ -96,8 +97,11 @@ def checked_login(user: object, password: object, *, tls: object, ca: object, ce
 
 
 def checked_addresses(servers: object, login: Login, what: str) -> list[str]:
-    """Those of a client's argument, each once. Raises InvalidArgument, or OSError for files of the login's."""
-    if isinstance(servers, str):  # of whose letters none is a server
+    """Return the addresses of a client's argument, each once.
+
+    Raises InvalidArgument, or OSError for the login's certificate files.
+    """
+    if isinstance(servers, str):  # else each letter would be taken for a server
         raise InvalidType(what, "a list of str", servers)
     several = checks.several(servers, what)
     addresses = list(dict.fromkeys(checks.text(one, f"each of {what}", may_be_empty=True) for one in several))
@@ -121,7 +125,7 @@ def _parsed(address: str, what: str) -> ServerAddress:
 
 
 def open_socket(address: ServerAddress, timeout_s: float) -> socket.socket:
-    """A connection, without TLS and login. Raises OSError."""
+    """Open a connection, without TLS and login. Raises OSError."""
     if not address.path:
         connected = socket.create_connection((address.host, address.port), timeout_s)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -137,9 +141,10 @@ def open_socket(address: ServerAddress, timeout_s: float) -> socket.socket:
 
 
 def log_in(connected: socket.socket, server: str, login: Login) -> None:
-    """memcached's login in text. Where no login is required, the password would become an item: ask first.
+    """Log in with memcached's text command, if the server requires a login.
 
-    And where one is required an item would become the password: `Transport` asks before it sends one.
+    The server is asked first: without a required login the password would be stored as an item. Conversely, an item
+    would be taken for the password: `Transport` asks before it sends one.
     """
     if not login.user:
         return
@@ -162,10 +167,7 @@ def connect(
     port_default: int = PORT_DEFAULT,
     enter: Callable[[socket.socket, str, Login], None] = log_in,
 ) -> socket.socket:
-    """A connection that commands can be sent on, once `enter` has said who this is.
-
-    Raises OSError, LoginRefused or UnexpectedReply.
-    """
+    """Open a connection for commands; `enter` logs in. Raises OSError, LoginRefused or UnexpectedReply."""
     address = ServerAddress.parse(server, port_default)
     connected = open_socket(address, timeout_s)
     is_in = False
@@ -190,7 +192,7 @@ def _ask(connected: socket.socket, request: bytes) -> Reply:
 
 
 def is_quiet(connected: socket.socket) -> bool:
-    """Whether nothing has come that nobody asked for: no end, no words of farewell."""
+    """Return True if nothing has arrived unasked: neither the end of the connection nor a last message."""
     poll = select.poll()
     poll.register(connected, select.POLLIN)
     return not poll.poll(0)

@@ -1,4 +1,4 @@
-"""As `jobs`, for asyncio."""
+"""The client for jobs with asyncio: AsyncJobClient. `jobs` has the same for threads."""
 
 import asyncio
 from collections import deque
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class AsyncJobClient:
-    """JobClient for one event loop: its methods, to be awaited, say there what they do."""
+    """JobClient for one event loop: the same methods, to be awaited; JobClient documents them."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class AsyncJobClient:
         chance: Random | None = None,
         discover: bool = True,
     ) -> None:
-        """As JobClient's."""
+        """The parameters are those of JobClient."""
         self._login = checked_login(user, password, tls=tls, ca=ca, cert=cert, key=key)
         self._timeout_ms = checks.seconds_ms(timeout, "timeout", checks.FAR_MS, 1)
         self._patience_ms = checks.seconds_ms(patience, "patience", checks.FAR_MS)
@@ -63,7 +63,7 @@ class AsyncJobClient:
         self._nodes = JobNodes(addresses, chance if chance is not None else Random(), discovers=discovers)
         self._idle: dict[str, list[AsyncJobConnection]] = {}
         self._waiting: set[AsyncJobConnection] = set()
-        self._late: set[asyncio.Task[None]] = set()  # that give back what came for a task that was cancelled
+        self._late: set[asyncio.Task[None]] = set()  # that give back jobs that arrived for a cancelled task
         self._is_closed = False
 
     # Jobs
@@ -167,7 +167,7 @@ class AsyncJobClient:
         heartbeat: bool = True,
         delay: int | None = None,
     ) -> "AsyncJobWork[Any]":
-        """A job for an `async with` block. A task says WORKING."""
+        """Fetch a job for an `async with` block, as JobClient.work does for `with`; a task sends WORKING."""
         fetch = partial(self.get, *queues, timeout=timeout, pattern=pattern)
         return AsyncJobWork(self, fetch, has_heartbeat=heartbeat, delay=delay)
 
@@ -214,7 +214,7 @@ class AsyncJobClient:
         except asyncio.CancelledError:
             is_late = command.hands_out and not self._is_closed
             raise
-        finally:  # also where the task is cancelled: the reply would be taken for the next command's
+        finally:  # even if the task is cancelled: its reply would be taken for the next command's
             self._waiting.discard(connection)
             idle = self._idle.setdefault(address, [])
             if is_done and not self._is_closed and len(idle) < IDLE_MAX:
@@ -228,7 +228,7 @@ class AsyncJobClient:
         return result
 
     async def _give_back(self, connection: "AsyncJobConnection", command: JobCommand[Any]) -> None:
-        """Nobody waits for the jobs any more that a node may have handed out: back into their queues."""
+        """Put jobs back into their queues that a node may have handed out after their caller was gone."""
         for job in await connection.last_result(command):
             await _give_back_to(self.enqueue, job)
 
@@ -244,7 +244,7 @@ class AsyncJobClient:
         return connection
 
     async def close(self) -> None:
-        """Let go of all nodes. Those who wait are told that the client is closed."""
+        """Close all connections. Calls that wait raise ServersAway: the client is closed."""
         if self._late:
             await asyncio.wait(self._late)
         self._is_closed = True
@@ -262,7 +262,7 @@ class AsyncJobClient:
 
 
 class AsyncJobWork(Generic[J]):
-    """A job for as long as an `async with` block takes."""
+    """A job for the duration of an `async with` block."""
 
     def __init__(
         self,
@@ -313,12 +313,12 @@ class AsyncJobWork(Generic[J]):
     async def _stop_beating(self) -> None:
         self._over.set()
         if self._heartbeat is not None:
-            # None may be on its way any more: it would take a job that is given back out of its queue.
+            # No WORKING may be on its way: it would take a job that is given back out of its queue.
             await asyncio.wait([self._heartbeat])
 
 
 async def _give_back_to(to_queue: Callable[[Job], Awaitable[int]], job: Job) -> None:
-    """A failure is logged: what went wrong before says more."""
+    """Give a job back. A failure is only logged: the exception that led here says more."""
     try:
         await to_queue(job)
     except KestrelError as problem:
@@ -326,7 +326,7 @@ async def _give_back_to(to_queue: Callable[[Job], Awaitable[int]], job: Job) -> 
 
 
 async def _beat(client: AsyncJobClient, job: Job, over: asyncio.Event) -> None:
-    """Say WORKING until it is over."""
+    """Send WORKING until `over` is set."""
     pause_s: float | None = 0
     while pause_s is not None:
         with suppress(TimeoutError):
@@ -357,7 +357,7 @@ class AsyncJobConnection:
 
     @classmethod
     async def open(cls, address: str, login: Login, timeout_ms: int) -> Self:
-        """One that the node has introduced itself on. Raises ServersAway, LoginRefused or ServerUnfit."""
+        """Connect to a node and introduce this client. Raises ServersAway, LoginRefused or ServerUnfit."""
         place = ServerAddress.parse(address, JOBS_PORT_DEFAULT)
         connection: Self | None = None
         is_in = False
@@ -389,11 +389,11 @@ class AsyncJobConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the server, as far as can be told, is still at the other end."""
+        """True if, as far as can be told, the server is still at the other end."""
         return not self._incoming.at_eof() and not self._outgoing.is_closing()
 
     async def ask(self, command: JobCommand[T]) -> T:
-        """Its result."""
+        """Send a command and return its result."""
         wait_ms = self._timeout_ms + command.wait_ms
         try:
             async with asyncio.timeout(wait_ms / 1000):
@@ -403,7 +403,7 @@ class AsyncJobConnection:
         return result_of(self._address, command, reply)
 
     async def last_result(self, command: JobCommand[list[Job]]) -> list[Job]:
-        """What the node may have sent before it learns that nobody waits; then the connection is closed."""
+        """Return jobs that the node may have sent before it learns that nobody waits, and close the connection."""
         try:
             if not self._outgoing.can_write_eof():
                 return []
@@ -428,12 +428,12 @@ class AsyncJobConnection:
         return self._values.popleft()
 
     def close(self) -> None:
-        """At once; what is on its way is lost."""
+        """Close at once; bytes on their way are lost."""
         self._outgoing.transport.abort()
 
 
 def _reason_of(error: OSError, timeout_ms: int) -> str:
-    """asyncio has words of its own for these."""
+    """Return the reason for an error, for which asyncio has texts of its own."""
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_ms} ms"
     return "connection refused" if isinstance(error, ConnectionRefusedError) else reason_of(error)

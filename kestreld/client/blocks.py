@@ -1,4 +1,4 @@
-"""The blocks in which DUMP_STATS and DUMP_CONFIG describe queues.
+"""Parser for the blocks in which DUMP_STATS and DUMP_CONFIG describe queues.
 
 queue 'work' {
   items=3
@@ -17,19 +17,19 @@ QueueBlock = dict[str, Cell]  # "queue": its name, then the keys in the server's
 _OPENING: Final = re.compile(rb"queue '(.*)' \{")
 # Kestrel 1.3 forgets the = here: `move_expired_to(none)`.
 _END: Final = b"\n}\n"
-_MANY_BYTES: Final = 50_000  # to compile an expression pays from here on
+_MANY_BYTES: Final = 50_000  # from this size on, compiling an expression pays
 _PAIR: Final = re.compile(rb"  (?:(move_expired_to)(?!=)|([^=]+)=)(.*)")
 
 
 def text(data: bytes) -> str:
-    """Bytes of the wire as text that turns into the same bytes when written."""
+    """Decode bytes of the wire to text that encodes to the same bytes."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def parse_blocks(answer: bytes, keys: Collection[str] = ()) -> list[QueueBlock]:
-    """One dictionary per queue, in the server's order. Other lines are left out.
+    """Return one dictionary for each queue, in the server's order. Other lines are ignored.
 
-    Of many queues only these `keys` may be told, unless there are none.
+    With `keys`, other keys of a queue may be left out if there are many queues.
     """
     if len(answer) < _MANY_BYTES:
         return _parse_lines(answer)
@@ -56,7 +56,9 @@ def parse_blocks(answer: bytes, keys: Collection[str] = ()) -> list[QueueBlock]:
 
 @lru_cache(16)
 def _alike(names: tuple[str, ...], keys: frozenset[str]) -> re.Pattern[bytes]:
-    """A block of these numbers: most are like the one before, and a third of the work this way."""
+    """Compile a pattern for blocks with these numbers: most blocks are like the one before, which saves two thirds of
+    the work.
+    """
     lines = [
         b"  " + re.escape(name.encode("utf-8", "surrogateescape")) + (b"=([0-9]+)\n" if name in keys else b"=.*\n")
         for name in names
@@ -79,12 +81,12 @@ def _number_or_text(value: bytes) -> Cell:
 
 
 def columns_of(blocks: list[QueueBlock]) -> list[str]:
-    """Every key of any queue, in the order they first come."""
+    """Return every key of any queue, in order of first appearance."""
     return list(dict.fromkeys(key for block in blocks for key in block))
 
 
 def render_blocks(blocks: list[QueueBlock]) -> bytes:
-    """As a server writes them."""
+    """Return blocks as a server writes them."""
     lines = []
     for block in blocks:
         lines.append(f"queue '{block['queue']}' {{\n")

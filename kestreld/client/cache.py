@@ -1,4 +1,4 @@
-"""One connection to a cache: kestreld's own, or a memcached."""
+"""Commands of a cache on one connection: to kestreld's own cache, or to a memcached."""
 
 import re
 from typing import Final
@@ -13,12 +13,12 @@ _UNSENDABLE: Final = re.compile(rb"[\x00-\x20\x7f]")
 
 
 class CacheConnection(Transport):
-    """The commands on it. Raises InvalidValue for a key that no cache takes."""
+    """Connection to a cache. Methods raise InvalidValue for a key that no cache accepts."""
 
     port_default = CACHE_PORT_DEFAULT
 
     def _check_kind(self) -> None:
-        """Queues would lose an item by a get, and all of them by a delete."""
+        """Raise OtherServer for a server with queues: it would lose an item by a get, and all items by a delete."""
         try:
             reply = self._reply()
         except errors.ConnectionLost:  # a proxy in front of a memcached does so
@@ -29,7 +29,7 @@ class CacheConnection(Transport):
             raise errors.OtherServer(self.address, "it has queues")
 
     def get(self, key: bytes) -> bytes | None:
-        """None = there is no value."""
+        """Return a value, None if there is none."""
         with self._talking():
             self._send(b"get %b\r\n" % self._key(key))
             reply = self._reply()
@@ -38,21 +38,21 @@ class CacheConnection(Transport):
             return reply[0] if reply else None
 
     def set(self, key: bytes, data: bytes, expiry_s: int = 0, flags: int = 0) -> None:
-        """Store a value in any case. `expiry_s` as on the wire: 0 = never, above 30 days seconds since 1970."""
+        """Store a value unconditionally. `expiry_s` as on the wire: 0 = never, above 30 days = seconds since 1970."""
         self._store(b"set", key, data, expiry_s, flags)
 
     def add(self, key: bytes, data: bytes, expiry_s: int = 0, flags: int = 0) -> bool:
-        """As `set`, unless there is a value: False."""
+        """Store a value like `set`, unless there is one already: False then."""
         return self._store(b"add", key, data, expiry_s, flags)
 
     def increase(self, key: bytes, by: int) -> int | None:
-        """Add to a number, or subtract, which stops at 0; what it is then. None = there is none."""
+        """Add to a number, or subtract down to 0, and return the result; None if there is no value."""
         verb = b"incr" if by >= 0 else b"decr"
         found = self._match(b"%b %b %d" % (verb, self._key(key), abs(by)), rb"(\d+) *|NOT_FOUND")[1]
         return None if found is None else int(found)
 
     def delete(self, key: bytes) -> bool:
-        """False = there was no value."""
+        """Delete a value; False = there was none."""
         return self._ask(b"delete " + self._key(key), b"DELETED", b"NOT_FOUND") == b"DELETED"
 
     def flush(self) -> None:
@@ -60,7 +60,7 @@ class CacheConnection(Transport):
         self._ask(b"flush_all", b"OK")
 
     def stats(self, group: bytes = b"") -> dict[str, int | str]:
-        """The server's figures: general ones, or those of a group such as `items`."""
+        """Return the server's figures: general ones, or those of a group such as `items`."""
         return self._counters(b"stats " + group if group else b"stats")
 
     def _store(self, verb: bytes, key: bytes, data: bytes, expiry_s: int, flags: int) -> bool:

@@ -1,4 +1,4 @@
-"""Several kestrelds that do not know each other, used as one: an item goes to any of them and comes from any."""
+"""KestrelCluster: several kestrelds, independent of each other, used as one. Items go to and come from any of them."""
 
 from collections.abc import Iterable
 from random import Random
@@ -15,8 +15,8 @@ from kestreld.client.server import Server
 class KestrelCluster(ServerPool):
     """A client of kestrelds. Threads may share it, and so may forked processes: each has connections of its own.
 
-    Servers that are away are left out and tried again, more rarely with each time. Every operation raises ServersAway
-    once all of them have been away for `patience_ms`, a read also when its own wait is over.
+    Servers that are away are skipped and tried again, at longer and longer intervals. Every operation raises
+    ServersAway once all servers have been away for `patience_ms`; a read also raises it when its own wait is over.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class KestrelCluster(ServerPool):
         patience_ms: int = 5000,
         chance: Random | None = None,
     ) -> None:
-        """`servers`: HOST:PORT, tls:HOST:PORT or unix:/PATH each. Connects to none of them yet.
+        """`servers`: HOST:PORT, tls:HOST:PORT or unix:/PATH each. Does not connect yet.
 
-        Raises ValueError for an address that is none, OSError for files of certificates that cannot be used.
+        Raises ValueError for an invalid address, OSError for certificate files that cannot be used.
         """
         patience_ms = checks.span_ms(patience_ms, "patience_ms")
         login = checked_login(user, password, tls=tls, ca=ca, cert=cert, key=key)
@@ -48,11 +48,13 @@ class KestrelCluster(ServerPool):
         super().__init__(made, patience_ms, own, is_chance_ours=chance is None)
 
     def queue(self, name: str) -> ClusterQueue:
-        """Raises BadQueueName."""
+        """Return the queue of this name. Raises BadQueueName."""
         return ClusterQueue(self, name)
 
     def stats(self) -> dict[str, dict[str, int | str]]:
-        """The counters of each server that can be reached, by address. Raises ServersAway when none can be."""
+        """Return the counters of each server that can be reached, by address. Raises ServersAway if none can be
+        reached.
+        """
         return self.each(ClientConnection.server_stats)[0]
 
     def __enter__(self) -> "KestrelCluster":

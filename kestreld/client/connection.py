@@ -1,4 +1,4 @@
-"""One connection to a kestreld or an old Kestrel, and the commands on it. What a reply means is decided here."""
+"""Commands of queues on one connection, to a kestreld or an old Kestrel, and the meaning of their replies."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -12,8 +12,8 @@ from kestreld.client.items import OpenItem, PutItem, RepairAnswer
 from kestreld.client.replies import Reply
 from kestreld.client.transport import Transport
 
-WAIT_MS_MAX: Final = 3_600_000  # of one command; whoever waits longer asks again
-REPAIR_MS: Final = 86_400_000  # a repair or an undo takes as long as there is to read and write
+WAIT_MS_MAX: Final = 3_600_000  # of one command; longer waits repeat it
+REPAIR_MS: Final = 86_400_000  # a repair or an undo reads and writes whole journals
 QUEUE_BYTES_MAX: Final = 250
 _UNSENDABLE: Final = re.compile(rb"[\s\0/]")
 _ESCAPED: Final = re.compile(r"\\x([0-9a-f]{2})")  # in names of queues of jobs
@@ -23,22 +23,23 @@ _NOT_ALLOWED: Final = b"CLIENT_ERROR not allowed"
 
 
 class ClientConnection(Transport):
-    """It connects once: an open read is gone with its connection, over a new one a close would look like success.
+    """Connection that connects only once: after a reconnect, closing an open read that was lost would look like
+    success.
 
-    What goes wrong, all but an answer to a put, ends the connection.
+    Any failure, except a reply to a put, ends the connection.
     """
 
     def __init__(self, address: str, login: Login, timeout_ms: int) -> None:
-        """Connects with `connect`, or at the first command."""
+        """Does not connect: `connect` does, or the first command."""
         super().__init__(address, login, timeout_ms)
         self._knows_leases = False  # as far as the server has been asked
 
     # Items
 
     def put(self, queue: bytes, data: bytes, expire_s: int = 0, *, delay_ms: int = 0, item_key: bytes = b"") -> bool:
-        """False = the queue is full, or the item too large. `expire_s` as on the wire.
+        """Put an item. False = the queue is full, or the item too large. `expire_s` as on the wire.
 
-        It is delivered after `delay_ms`. With an `item_key` that is known it is stored already.
+        The item is delivered after `delay_ms`. If its `item_key` is known, it counts as stored already.
         """
         key = self._key(queue) + self._put_options(queue, delay_ms, item_key)
         if delay_ms or item_key:
@@ -47,16 +48,17 @@ class ClientConnection(Transport):
             self._send(b"set %b 0 %d %d\r\n%b\r\n" % (key, expire_s, len(data), data))
             reply = self._reply()
             if isinstance(reply, bytes) and reply.startswith(b"SERVER_ERROR journal ") and not self._goes_on():
-                # Nobody knows whether the item is there, so that no other server may be given it.
+                # The item may or may not be stored, so it must not go to another server.
                 raise errors.ServerRefused(self.address, text(reply.partition(b" ")[2]))
             return self._is_stored(reply)
 
     def put_each(
         self, queue: bytes, items: Sequence[PutItem], *, item_key: bytes = b""
     ) -> Iterator[bool | errors.KestrelError]:
-        """Send all, then yield what became of each: as `put`, or why it was refused. Stop there to send no more.
+        """Send all items, then yield the result of each: as of `put`, or the refusal. A refusal does not affect later
+        items.
 
-        Their answers have to fit into the socket's buffers: neither side may wait for the other to read.
+        The replies have to fit into the socket's buffers: otherwise both sides would wait for the other to read.
         """
         key = self._key(queue)
         if item_key or any(item.delay_ms for item in items):
@@ -93,14 +95,16 @@ class ClientConnection(Transport):
         return True
 
     def fetch(self, queue: bytes, options: bytes = b"", wait_ms: int = 0) -> bytes | None:
-        """What `get` of a queue with options gives, waiting there. None = nothing."""
+        """Return the data that `get` of a queue with options returns, waiting on the server. None = nothing."""
         item = self.fetch_item(queue, options, wait_ms)
         return None if item is None else item.data
 
     def fetch_item(
         self, queue: bytes, options: bytes = b"", wait_ms: int = 0, *, with_id: bool = False
     ) -> OpenItem | None:
-        """As `fetch`, with its flags, and its id where that is asked for, which an old Kestrel does not know."""
+        """Return an item like `fetch`, with its flags, and with its id if requested, which an old Kestrel does not
+        know.
+        """
         key = self._key(queue) + (b"/t=%d" % wait_ms if wait_ms > 0 else b"") + options
         with self._talking(wait_ms):
             self._send(b"%b %b\r\n" % (b"gets" if with_id else b"get", key))
@@ -118,41 +122,41 @@ class ClientConnection(Transport):
             return OpenItem(reply[0], int(header[2]), int(header[4]) if with_id else 0)
 
     def open_item(self, queue: bytes, *, close: bool = False, with_id: bool = False) -> OpenItem | None:
-        """Take the head item and hold it open, having confirmed the open item if `close`. None = there is none."""
+        """Take the head item and hold it open; with `close`, confirm the open item first. None if there is none."""
         return self.fetch_item(queue, b"/close/open" if close else b"/open", with_id=with_id)
 
     def open_read(self, queue: bytes, wait_ms: int = 0) -> bytes | None:
-        """Take the head item and hold it open. None = there is none."""
+        """Take the head item and hold it open. None if there is none."""
         return self.fetch(queue, b"/open", wait_ms)
 
     def close_and_open(self, queue: bytes, wait_ms: int = 0) -> bytes | None:
-        """Confirm the open item and open the next. None = there is none."""
+        """Confirm the open item and open the next. None if there is none."""
         return self.fetch(queue, b"/close/open", wait_ms)
 
     def close_read(self, queue: bytes) -> None:
-        """Confirm the open item: it is gone for good."""
+        """Confirm the open item: it is removed for good."""
         self.fetch(queue, b"/close")
 
     def abort_read(self, queue: bytes) -> None:
-        """Give the open item back to the head of the queue; a lost connection has done so by itself."""
+        """Return the open item to the head of the queue; a lost connection has done so by itself."""
         if self.is_connected:
             self.fetch(queue, b"/abort")
 
     def peek(self, queue: bytes, wait_ms: int = 0) -> bytes | None:
-        """The head item, left where it is. None = there is none."""
+        """Return the head item without taking it. None if there is none."""
         return self.fetch(queue, b"/peek", wait_ms)
 
     # Items with a time or an owner of their own
 
     def need_leases(self, queue: bytes) -> None:
-        """Raises LeasesUnknown where the server knows no leases, delays or keys. It is asked once."""
+        """Raise LeasesUnknown if the server knows no leases, delays or keys. The server is asked once."""
         if self._knows_leases:
             return
         key = self._key(queue)
         with self._talking():
             self._send(b"touch %b/0 0\r\n" % key)
             reply = self._reply()
-            # Whoever may only put is refused, by a server that knows what was asked.
+            # A user with the put right only is refused, by a server that knows leases.
             if reply != b"NOT_FOUND" and not (isinstance(reply, bytes) and reply.startswith(_NOT_ALLOWED)):
                 if reply in (b"ERROR", b"CLIENT_ERROR"):
                     raise errors.LeasesUnknown(self.address)
@@ -160,24 +164,26 @@ class ClientConnection(Transport):
         self._knows_leases = True
 
     def lease(self, queue: bytes, lease_ms: int, wait_ms: int = 0) -> OpenItem | None:
-        """Take the head item for so long; its `id` is the token to confirm it by. None = there is none."""
+        """Lease the head item for `lease_ms`; its `id` is the token that confirms it. None if there is none."""
         self.need_leases(queue)
         return self.fetch_item(queue, b"/open/lease=%d" % lease_ms, wait_ms, with_id=True)
 
     def confirm(self, queue: bytes, token: int) -> bool:
-        """The leased item is done. False = it was, or somebody else has it."""
+        """Confirm a leased item. False = it was confirmed before, or somebody else has it."""
         return self._ask(b"delete %b/%d" % (self._key(queue), token), b"DELETED", b"NOT_FOUND") == b"DELETED"
 
     def extend(self, queue: bytes, token: int, lease_ms: int) -> bool:
-        """The lease lasts so long from now. False = it was over."""
+        """Let the lease last `lease_ms` from now. False = it was over."""
         return self._change_lease(queue, token, b"/lease=%d" % lease_ms)
 
     def give_back(self, queue: bytes, token: int, delay_ms: int = 0) -> bool:
-        """The leased item waits again, now or in so long, which is not counted. False = the lease was over."""
+        """Return a leased item, to be delivered at once or after `delay_ms`; not a failure. False = the lease
+        was over.
+        """
         return self._change_lease(queue, token, b"/delay=%d" % delay_ms if delay_ms else b"")
 
     def fail(self, queue: bytes, token: int, reason: str = "") -> bool:
-        """Whoever has leased the item has failed with it, for that reason. False = the lease was over."""
+        """Return a leased item as failed, with a reason. False = the lease was over."""
         encoded = _ENCODED_IN_KEYS.sub(lambda found: b"%%%02X" % found[0][0], reason.encode())
         return self._change_lease(queue, token, b"/failed/reason=" + encoded if reason else b"/failed")
 
@@ -192,7 +198,7 @@ class ClientConnection(Transport):
         return self._ask(b"delete " + word, b"DELETED", b"NOT_FOUND") == b"DELETED"
 
     def _put_options(self, queue: bytes, delay_ms: int = 0, item_key: bytes = b"") -> bytes:
-        """What stands behind the name of the queue. Raises InvalidValue for a key that cannot be sent."""
+        """Return the options after the name of the queue. Raises InvalidValue for a key that cannot be sent."""
         options = b"/delay=%d" % delay_ms if delay_ms else b""
         if item_key:
             options += b"/key=" + item_key
@@ -202,7 +208,7 @@ class ClientConnection(Transport):
         return options
 
     def keep_alive(self) -> None:
-        """Show an old Kestrel's idle time-out that this connection is in use."""
+        """Keep an old Kestrel from closing this connection as idle."""
         self.server_version()
 
     # Queues and the server
@@ -215,23 +221,25 @@ class ClientConnection(Transport):
         self._ask(b"flush_all", b"OK", b"Flushed all queues.")
 
     def flush_expired(self, queue: bytes) -> int:
-        """Remove a queue's expired items now; how many there were."""
+        """Remove a queue's expired items now. Return how many there were."""
         return int(self._match(b"flush_expired " + self._key(queue), rb"\d+")[0])
 
     def flush_all_expired(self) -> int:
         return int(self._match(b"flush_all_expired", rb"\d+")[0])
 
     def delete_queue(self, queue: bytes) -> bool:
-        """False = there was none; an old Kestrel, or `compat: kestrel-1`, does not say."""
+        """Delete a queue. False = there was none; an old Kestrel, or `compat: kestrel-1`, does not say."""
         return self._ask(b"delete " + self._key(queue), b"DELETED", b"NOT_FOUND", b"END") != b"NOT_FOUND"
 
     def undo(self, queue: bytes) -> tuple[int, int] | None:
-        """Bring back what the latest flush or delete dropped: items back, and items left. None = there is nothing."""
+        """Restore the items of the latest flush or delete. Return counts restored and left, None if there is nothing to
+        undo.
+        """
         counts = self._match(b"undo " + self._key(queue), rb"NOT_FOUND|UNDONE (\d+) (\d+)", REPAIR_MS)
         return None if counts[1] is None else (int(counts[1]), int(counts[2]))
 
     def repair_queue(self, queue: bytes) -> RepairAnswer | None:
-        """Have the server check the journal of a queue, and build it anew if it is damaged. None = no such queue."""
+        """Check the journal of a queue on the server, and rebuild it if it is damaged. None = no such queue."""
         answer, key = RepairAnswer(), self._key(queue)
         with self._talking(REPAIR_MS):
             self._send(b"repair %b\r\n" % key)
@@ -246,14 +254,14 @@ class ClientConnection(Transport):
         return answer
 
     def reload(self) -> str:
-        """Have the server read its configuration again. What it says beside "done", or ""."""
+        """Have the server reload its configuration. Return its remark, or ""."""
         return text(self._match(b"reload", rb"Reloaded config\.(.*)")[1].strip())
 
     def server_version(self) -> str:
         return text(self._match(b"version", rb"VERSION (.*)")[1])
 
     def shut_down(self) -> None:
-        """Stop the server; returns once it has closed the connection."""
+        """Stop the server; returns once the server has closed the connection."""
         with self._talking():
             self._send(b"shutdown\r\n")
             with suppress(errors.ConnectionLost, ConnectionResetError):
@@ -262,13 +270,13 @@ class ClientConnection(Transport):
     # Figures
 
     def server_stats(self) -> dict[str, int | str]:
-        """The server's own counters, by name."""
+        """Return the server's own counters, by name."""
         return {name: value for name, value in self._counters(b"stats").items() if not name.startswith("queue_")}
 
     def dump_stats(self, queues: Iterable[bytes] = ()) -> bytes:
-        """The counters of these queues, or of all when there are none, in the server's own blocks.
+        """Return the counters of these queues, or of all if none are given, in the server's own blocks.
 
-        An old Kestrel, or `compat: kestrel-1`, always tells of all.
+        An old Kestrel, or `compat: kestrel-1`, always returns all.
         """
         return self._block(b" ".join([b"dump_stats", *queues]))
 
@@ -278,30 +286,32 @@ class ClientConnection(Transport):
         return super()._refusal(reply, verb)
 
     def queue_stats(self, queue: bytes) -> dict[str, int | str]:
-        """A queue's counters, by name; empty where there is no such queue."""
+        """Return a queue's counters, by name; empty if there is no such queue."""
         found = next((one for one in self.all_queue_stats([queue]) if one["queue"] == text(queue)), {})
         return {name: value for name, value in found.items() if name != "queue"}
 
     def all_queue_stats(self, queues: Iterable[bytes] = (), keys: Collection[str] = ()) -> list[QueueBlock]:
-        """The counters of these queues, or of all when there are none; of many perhaps only these `keys`."""
+        """Return the counters of these queues, or of all if none are given; if there are many, maybe only these
+        `keys`.
+        """
         # Not from `stats`: in `queue_a_total_items` it is anyone's guess where the name ends.
         return parse_blocks(self.dump_stats(queues), keys)
 
     def job_queue_stats(self) -> list[QueueBlock]:
-        """The counters of every queue of jobs; none where there are no jobs."""
+        """Return the counters of every queue of jobs; empty if there are no jobs."""
         blocks = parse_blocks(self._block(b"dump_job_queues"))
         for block in blocks:
             block["queue"] = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), str(block["queue"]))
         return blocks
 
     def dump_config(self) -> bytes:
-        """The settings of every queue, in the server's own blocks."""
+        """Return the settings of every queue, in the server's own blocks."""
         return self._block(b"dump_config")
 
     # One command and its reply
 
     def _key(self, queue: bytes) -> bytes:
-        """The name, once it cannot be mistaken for options or for the end of the command."""
+        """Return the name, checked: it cannot be mistaken for options or for the end of the command."""
         if not queue or len(queue) > QUEUE_BYTES_MAX or _UNSENDABLE.search(queue):
             words = f"it is empty, longer than {QUEUE_BYTES_MAX} bytes, or has a blank or a / in it"
             raise self.failure_of(errors.BadQueueName(f"{text(queue)!r} is not a queue name: {words}"))
@@ -309,14 +319,14 @@ class ClientConnection(Transport):
 
 
 def sendable(data: bytes, expiry: int) -> bytes:
-    """An item as it is sent. Raises InvalidType for anything but bytes."""
+    """Return an item as bytes to send. Raises InvalidType for anything but bytes."""
     checks.data(data, "item")
-    checks.whole(expiry, "expiry", -checks.FAR_MS)  # what is past is of no use
+    checks.whole(expiry, "expiry", -checks.FAR_MS)  # a time in the past is allowed
     return bytes(data)
 
 
 def queue_key(name: str) -> bytes:
-    """A queue's name in a command. Raises BadQueueName for one that would be something else there."""
+    """Return a queue's name as a command has it. Raises BadQueueName for one that would mean something else there."""
     key = checks.text(name, "queue name", may_be_empty=True).encode("utf-8", "surrogateescape")
     if not key or any(byte <= 32 or byte in b"/~.\x7f" for byte in key):
         raise errors.BadQueueName(f"{name!r} is not a queue name: it is empty or has a blank or one of / ~ . in it")

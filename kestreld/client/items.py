@@ -1,4 +1,4 @@
-"""What goes to a server and what comes back, as values."""
+"""Items and repair results as values, and the choice of a server for an item with a key."""
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -25,7 +25,7 @@ class OpenItem(NamedTuple):
 
 @dataclass(slots=True)
 class RepairAnswer:
-    """`items` are those that some reader has yet to get; `kept_at` is "" when nothing was changed."""
+    """Result of a repair. `items` are those that some reader has yet to get; `kept_at` "" = nothing was changed."""
 
     damages: list[str] = field(default_factory=list)
     items: int = 0
@@ -34,7 +34,9 @@ class RepairAnswer:
 
 
 def preference(address: str, item_key: bytes) -> int:
-    """Which server an item with a key goes to: the one with the lowest. A server knows its own keys only."""
-    from xxhash import xxh3_64_intdigest  # most commands need it not
+    """Return a server's rank for an item with a key: the server with the lowest gets it, because each knows only its
+    own keys.
+    """
+    from xxhash import xxh3_64_intdigest  # most commands do not need it
 
     return xxh3_64_intdigest(address.encode("utf-8", "surrogateescape") + b" " + item_key)

@@ -1,6 +1,6 @@
-"""What a client asks about jobs: the words of each command, and what its reply means. Nothing is sent from here.
+"""Commands of jobs: the words to send, and the meaning of the replies. Nothing is sent from here.
 
-Queues and ids may be str or bytes. Results have them as text that turns into the same bytes when it is sent.
+Queues and ids may be str or bytes. Results have them as text that encodes to the same bytes.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from kestreld.client.resp import RespValue, Word
 from kestreld.errors import InvalidType
 
 T = TypeVar("T")
-NODE_OF_ID: Final = slice(2, 10)  # of a job's id: the beginning of its node's
+NODE_OF_ID: Final = slice(2, 10)  # part of a job's id: the beginning of its node's id
 SCAN_COUNT: Final = 256
 Shown = str | int | bytes | list[str] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One that a node has handed out, or shown: the counters are those of one handed out."""
+    """A job that a node has handed out or shown. Only a job that was handed out has counters."""
 
     queue: str
     id: str
@@ -35,15 +35,15 @@ JobName = Job | str | bytes  # a job, or its id
 
 @dataclass(frozen=True, slots=True)
 class JobCommand(Generic[T]):
-    """`read` raises ValueError for a reply of another kind."""
+    """A command: its words and options. `read` raises ValueError for a reply of another kind."""
 
     words: Sequence[Word]
     read: Callable[[RespValue], T]
-    wait_ms: int = 0  # how long the node may take beyond the time-out
-    job_id: bytes = b""  # the job it is about, one of them
-    is_repeatable: bool = False  # where a node was lost before its reply, it can be sent again
-    node: str = ""  # address of the node that has handed out that job
-    hands_out: bool = False  # the result are jobs that the node has handed out
+    wait_ms: int = 0  # time the node may take beyond the time-out
+    job_id: bytes = b""  # one of the jobs it is about
+    is_repeatable: bool = False  # it may be sent again if a node was lost before its reply
+    node: str = ""  # address of the node that has handed out the job
+    hands_out: bool = False  # the result is jobs that the node has handed out
 
 
 # Jobs
@@ -62,7 +62,7 @@ def add(
     replicate: int | None = None,
     key: str | bytes | None = None,
 ) -> JobCommand[str]:
-    """ADDJOB; spans in whole seconds, None = as the server's. The reply is the job's id."""
+    """ADDJOB; spans in whole seconds, None = the server's default. The result is the job's id."""
     checks.data(body, "body")
     words: list[Word] = [b"ADDJOB", any_bytes(queue, "queue"), bytes(body), wait_ms]
     for word, value, name, least in (
@@ -83,7 +83,7 @@ def add(
 def get(
     queues: Sequence[str | bytes], count: int = 1, wait_ms: int = 0, *, is_pattern: bool = False
 ) -> JobCommand[list[Job]]:
-    """GETJOB; `wait_ms` 0 = do not wait. None but once there is one: a node that has to wait gives one job."""
+    """GETJOB; `wait_ms` 0 = do not wait. A node that has to wait for jobs returns one, not `count`."""
     checks.whole(count, "count", 1)
     names = [any_bytes(queue, "queue") for queue in queues]
     words: list[Word] = [b"GETJOB"]
@@ -111,12 +111,12 @@ def nack(jobs: Sequence[JobName], delay: int | None = None) -> JobCommand[int]:
 
 
 def enqueue(jobs: Sequence[JobName]) -> JobCommand[int]:
-    """Queue them now, which does not count as a failure."""
+    """ENQUEUE: queue jobs now, which does not count as a failure."""
     return _on_jobs(b"ENQUEUE", jobs, is_repeatable=True)
 
 
 def dequeue(jobs: Sequence[JobName]) -> JobCommand[int]:
-    """Take them out of their queues; with a retry time they are queued again after that."""
+    """DEQUEUE: take jobs out of their queues; with a retry time they are queued again after that."""
     return _on_jobs(b"DEQUEUE", jobs, is_repeatable=True)
 
 
@@ -131,25 +131,27 @@ def _on_jobs(verb: bytes, jobs: Sequence[JobName], *more: Word, is_repeatable: b
 
 
 def working(job: JobName) -> JobCommand[int]:
-    """The retry time begins again: how long it is, in seconds. 0 = the job is never queued again."""
+    """WORKING: restart the retry time. The result is that time in seconds, 0 = the job is never queued again."""
     job_id = id_of(job)
     return JobCommand([b"WORKING", job_id], _number, job_id=job_id, is_repeatable=True, node=node_of(job))
 
 
 def show(job: JobName) -> JobCommand[dict[str, Shown] | None]:
-    """None = there is no such job. `body` is bytes."""
+    """SHOW: the result is None if there is no such job; `body` is bytes."""
     job_id = id_of(job)
     return JobCommand([b"SHOW", job_id], fields_of, job_id=job_id, is_repeatable=True, node=node_of(job))
 
 
 def deadshow(job: JobName) -> JobCommand[dict[str, Shown] | None]:
-    """Where a dead letter comes from. None = it is none."""
+    """DEADSHOW: the result is the origin of a dead letter, None if the job is not one."""
     job_id = id_of(job)
     return JobCommand([b"DEADSHOW", job_id], fields_of, job_id=job_id, is_repeatable=True)
 
 
 def wait(job: JobName, wait_ms: int) -> JobCommand[str | None]:
-    """`acked`, `deleted` or `expired`; None = the time is over. 0 would be forever."""
+    """WAITJOB: the result is `acked`, `deleted` or `expired`; None = the time is over. A `wait_ms` of 0 is sent as 1,
+    as 0 would wait forever.
+    """
     job_id = id_of(job)
     words: list[Word] = [b"WAITJOB", job_id, max(wait_ms, 1)]
     return JobCommand(
@@ -163,7 +165,9 @@ def wait(job: JobName, wait_ms: int) -> JobCommand[str | None]:
 
 
 def import_saved(job: bytes) -> JobCommand[int]:
-    """A job as Disque's append-only file has it: 1 = it is there now, 0 = it has expired, or was there."""
+    """IMPORTJOB: add a job of Disque's append-only file. The result is 1 if it was added, 0 if it has expired or was
+    known.
+    """
     return JobCommand([b"IMPORTJOB", job], _number)
 
 
@@ -175,7 +179,7 @@ def qlen(queue: str | bytes) -> JobCommand[int]:
 
 
 def qstat(queue: str | bytes) -> JobCommand[dict[str, Shown] | None]:
-    """None = there is no such queue."""
+    """QSTAT: the result is None if there is no such queue."""
     return JobCommand([b"QSTAT", any_bytes(queue, "queue")], fields_of, is_repeatable=True)
 
 
@@ -184,7 +188,7 @@ def qcount(queue: str | bytes) -> JobCommand[dict[str, Shown] | None]:
 
 
 def qpeek(queue: str | bytes, count: int) -> JobCommand[list[Job]]:
-    """The oldest, or the newest where `count` is negative."""
+    """QPEEK: the oldest jobs, or the newest if `count` is negative."""
     checks.whole(count, "count", -checks.FAR_MS)
     return JobCommand([b"QPEEK", any_bytes(queue, "queue"), count], jobs_of, is_repeatable=True)
 
@@ -199,7 +203,7 @@ def redrive(queue: str | bytes, count: int | None = None) -> JobCommand[int]:
 
 
 def pause(queue: str | bytes, what: str) -> JobCommand[str]:
-    """`what`: in, out, all, none or state; the state is the result."""
+    """PAUSE with `what`: in, out, all, none or state; the result is the state."""
     return JobCommand([b"PAUSE", any_bytes(queue, "queue"), what], _text, is_repeatable=True)
 
 
@@ -213,7 +217,7 @@ def qscan(cursor: str) -> JobCommand[tuple[str, list[bytes]]]:
 def jscan(
     cursor: str, queues: Sequence[str | bytes] = (), states: Sequence[str] = ()
 ) -> JobCommand[tuple[str, list[dict[str, Shown]]]]:
-    """Jobs as `show` gives them."""
+    """JSCAN: jobs as `show` returns them."""
     words: list[Word] = [b"JSCAN", cursor, b"COUNT", SCAN_COUNT, b"REPLY", b"all"]
     for queue in queues:
         words += [b"QUEUE", any_bytes(queue, "queue")]
@@ -223,7 +227,7 @@ def jscan(
 
 
 def done(words: Sequence[Word], wait_ms: int = 0) -> JobCommand[None]:
-    """A command that says nothing but OK."""
+    """A command that is only answered with OK."""
 
     def read(value: RespValue) -> None:
         if value != b"OK":
@@ -236,7 +240,7 @@ def done(words: Sequence[Word], wait_ms: int = 0) -> JobCommand[None]:
 
 
 def any_bytes(value: object, what: str) -> bytes:
-    """A name: any bytes, none of them too."""
+    """Return a name as bytes; it may be empty and have any bytes."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
     if not isinstance(value, bytes):
@@ -245,7 +249,7 @@ def any_bytes(value: object, what: str) -> bytes:
 
 
 def by_node(jobs: Sequence[JobName]) -> list[list[JobName]]:
-    """Those of one node together: that has handed them out, else that they were added to."""
+    """Group jobs by the node that has handed them out, or else by the node they were added to."""
     groups: dict[str | bytes, list[JobName]] = {}
     for job in jobs:
         groups.setdefault(node_of(job) or id_of(job)[NODE_OF_ID], []).append(job)
@@ -253,12 +257,12 @@ def by_node(jobs: Sequence[JobName]) -> list[list[JobName]]:
 
 
 def node_of(job: JobName) -> str:
-    """The address of the node that has handed it out; "" where only its id is known."""
+    """Return the address of the node that has handed out a job; "" if only its id is known."""
     return job.node if isinstance(job, Job) else ""
 
 
 def id_of(job: object) -> bytes:
-    """A job's id, as it is sent."""
+    """Return a job's id, as it is sent."""
     if isinstance(job, Job):
         return job.id.encode()
     if not isinstance(job, (str, bytes)):
@@ -289,7 +293,7 @@ def _list(value: RespValue) -> list[RespValue]:
 
 
 def fields_of(value: RespValue) -> dict[str, Shown] | None:
-    """Keys and values in turn."""
+    """Return a list of alternating keys and values as a dictionary; None = None."""
     if value is None:
         return None
     items = _list(value)
@@ -305,7 +309,7 @@ def _shown(key: str, value: RespValue) -> Shown:
 
 
 def jobs_of(value: RespValue) -> list[Job]:
-    """As GETJOB and QPEEK give them; none where they give nothing."""
+    """Return the jobs in a reply of GETJOB or QPEEK; empty for an empty reply."""
     return [] if value is None else [_job(_list(item)) for item in _list(value)]
 
 

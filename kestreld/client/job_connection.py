@@ -1,4 +1,4 @@
-"""One connection to a node of jobs: commands out, results in, and what goes wrong as KestrelErrors."""
+"""One connection to a node of jobs: sends commands, reads results, and raises KestrelErrors for failures."""
 
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -14,14 +14,14 @@ from kestreld.client.transport import Transport
 
 T = TypeVar("T")
 JOBS_PORT_DEFAULT: Final = 7711
-# What another node may do, or this one a little later.
+# Refusals after which another node may be asked, or this one a little later.
 _UNFIT: Final = ("LOADING", "ERR max number of clients reached")
 _UNKNOWN: Final = "ERR unknown command '"
 
 
 @dataclass(frozen=True, slots=True)
 class KnownNode:
-    """A node as HELLO tells of it. `address` is HOST:PORT, "" = not known; the lower `priority`, the better it is."""
+    """A node in a reply to HELLO. `address` is HOST:PORT, "" = not known; a lower `priority` is better."""
 
     id: str
     address: str
@@ -30,40 +30,40 @@ class KnownNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeHello:
-    """What a node says to HELLO: its id, and all nodes that it knows, itself among them."""
+    """A node's reply to HELLO: its id, and all nodes that it knows, including itself."""
 
     node_id: str
     nodes: tuple[KnownNode, ...] = ()
 
 
 class NodeLeaves(errors.ServerUnfit):
-    """It hands out no jobs any more, but knows those that it has."""
+    """The node is leaving its cluster: it hands out no jobs any longer, but still knows those that it has."""
 
 
 class JobConnection(Transport):
-    """Commands on it. `hello` is known once it is connected."""
+    """Connection to a node of jobs. `hello` is known once it is connected."""
 
     port_default = JOBS_PORT_DEFAULT
 
     def __init__(self, address: str, login: Login, timeout_ms: int) -> None:
-        """Connects with `connect`, or at the first command."""
+        """Does not connect: `connect` does, or the first command."""
         super().__init__(address, login, timeout_ms)
         self.hello = NodeHello("")
         self._reader = RespReader()
         self._values: deque[RespValue] = deque()
 
     def ask(self, command: JobCommand[T]) -> T:
-        """Its result. Raises JobRefused for the node's refusals."""
+        """Send a command and return its result. Raises JobRefused if the node refuses it."""
         return self.ask_each([command])[0]
 
     def ask_each(self, commands: Sequence[JobCommand[T]]) -> list[T]:
-        """Several on the way at once. Their replies have to fit into the socket's buffers."""
+        """Send several commands at once and return their results. The replies have to fit into the socket's buffers."""
         with self._talking(sum(command.wait_ms for command in commands)):
             self._send(b"".join([request(command.words) for command in commands]))
             return [result_of(self.address, command, self._value()) for command in commands]
 
     def until_closed(self, command: JobCommand[None]) -> None:
-        """Send what ends the node, and return once it has closed the connection."""
+        """Send a command that stops the node, and return once the node has closed the connection."""
         with self._talking(command.wait_ms):
             self._send(request(command.words))
             try:
@@ -77,7 +77,7 @@ class JobConnection(Transport):
         return self._values.popleft()
 
     def _ask_who_is_there(self) -> None:
-        """HELLO has said so, on entering."""
+        """Do nothing: HELLO has identified the node."""
 
     def _enter(self, connected: Socket, server: str, login: Login) -> None:
         introduction = introduce(server, login)
@@ -97,9 +97,9 @@ class JobConnection(Transport):
 
 
 def introduce(address: str, login: Login) -> Generator[Sequence[Word], RespValue, NodeHello]:
-    """What is said first on a connection; what the node says of itself and of the others.
+    """Introduce this client: yields commands to send, is sent their replies, and returns the node's HELLO.
 
-    Raises LoginRefused, UnexpectedReply where this is no node of jobs, and ServerUnfit where it is leaving.
+    Raises LoginRefused, UnexpectedReply if the server is no node of jobs, and ServerUnfit if it is leaving.
     """
     reply = yield [b"HELLO"]
     if isinstance(reply, ErrorReply) and reply.code == "NOAUTH" and login.password != "":
@@ -112,7 +112,7 @@ def introduce(address: str, login: Login) -> Generator[Sequence[Word], RespValue
 
 
 def _hello(hello: RespValue) -> NodeHello:
-    """Raises ValueError where it is another server's."""
+    """Parse a reply to HELLO. Raises ValueError if it is another server's."""
     if not isinstance(hello, list) or len(hello) < 3 or hello[0] != 1 or not isinstance(hello[1], bytes):
         raise ValueError
     return NodeHello(hello[1].decode("ascii"), tuple(map(_known_node, hello[2:])))
@@ -127,7 +127,7 @@ def _known_node(entry: RespValue) -> KnownNode:
 
 
 def read_values(address: str, reader: RespReader, data: bytes) -> list[RespValue]:
-    """What has come. Raises UnexpectedReply."""
+    """Return the complete replies. Raises UnexpectedReply."""
     try:
         return reader.feed(data)
     except UnparsableReply as error:
@@ -135,7 +135,7 @@ def read_values(address: str, reader: RespReader, data: bytes) -> list[RespValue
 
 
 def result_of(address: str, command: JobCommand[T], reply: RespValue) -> T:
-    """What a reply means. Raises JobRefused, or ServerUnfit where another node may do it."""
+    """Return the result in a reply. Raises JobRefused, or ServerUnfit if another node may carry out the command."""
     if isinstance(reply, ErrorReply):
         raise _refusal(address, reply)
     try:

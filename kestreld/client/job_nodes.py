@@ -1,4 +1,4 @@
-"""What JobClient and AsyncJobClient decide alike: which node to ask, how long to wait, when to say WORKING."""
+"""Rules that JobClient and AsyncJobClient share: which node to ask, how long to wait, when to send WORKING."""
 
 import logging
 from collections import Counter
@@ -22,17 +22,17 @@ from kestreld.errors import (
     UnexpectedReply,
 )
 
-AWAY_MS: Final = 100  # for so long a node is asked last, twice as long each time, up to the most
+AWAY_MS: Final = 100  # how long a node is asked last, doubled each time up to the maximum
 AWAY_MS_MAX: Final = 5000
-NEVER_MET_MS_MAX: Final = 60_000  # of a node that only another one has told of, and that was never reached
-PRIORITY_MS: Final = 30_000  # what a node says of others counts for so long
+NEVER_MET_MS_MAX: Final = 60_000  # for a node that only other nodes have named, and that was never reached
+PRIORITY_MS: Final = 30_000  # how long a node's priorities of others count
 PRIORITY_GOOD: Final = 1
 PRIORITY_LEAVING: Final = 100
 MOVE_EVERY_MS: Final = 5000
-MOVE_JOBS_MIN: Final = 20  # in that time, of which more than half come from another node,
-MOVE_TIMES: Final = 2  # and so many times as many as from the one that is used
+MOVE_JOBS_MIN: Final = 20  # jobs in that time, more than half of them from another node,
+MOVE_TIMES: Final = 2  # and this many times as many as from the one in use
 PAUSE_S: Final = 0.1  # before nodes that are all away are asked again
-TURN_MS: Final = 30_000  # of one command that waits; who waits longer asks again
+TURN_MS: Final = 30_000  # of one command that waits; longer waits repeat it
 BEAT_SHARE: Final = 0.8  # of the retry time, as Disque's documentation advises
 BEAT_MARGIN_S: Final = 0.75  # nodes queue up to 250 ms early, and the command has to get there
 BEAT_AGAIN_S: Final = 0.5  # after a node did not take a WORKING
@@ -42,43 +42,45 @@ log: Final = logging.getLogger("kestreld.client")
 
 
 def now_ms() -> int:
-    """On the monotonic clock."""
+    """Return the time on the monotonic clock, ms."""
     return Clock().monotonic_ms
 
 
 def turns(timeout: float | None) -> Iterator[int]:
-    """How many ms each command of a longer wait waits. `timeout` in seconds, None = forever."""
+    """Iterate over the waits in ms of the commands that a longer wait consists of. `timeout` in seconds, None =
+    forever.
+    """
     if timeout is None:
         return repeat(TURN_MS)
     wait_ms = checks.seconds_ms(timeout, "timeout", checks.FAR_MS)
     until_ms = now_ms() + wait_ms
-    # No generator: what a signal handler raises in one that is just dropped is lost.
+    # Not a generator: an exception that a signal handler raises in one while it is dropped is lost.
     return chain([min(wait_ms, TURN_MS)], iter(lambda: max(0, min(until_ms - now_ms(), TURN_MS)), 0))
 
 
 def beat_after_s(retry_s: int) -> float | None:
-    """When to say WORKING again after a reply. None = never: the job is not queued again by itself."""
+    """Return the time until the next WORKING, s. None = none: the job is not queued again by itself."""
     return min(retry_s * BEAT_SHARE, retry_s - BEAT_MARGIN_S) if retry_s else None
 
 
 def no_more_beats(job: Job, refusal: JobRefused) -> None:
-    """WORKING was refused."""
+    """Log that WORKING was refused."""
     log.warning("%s may be delivered again: %s", job.id, refusal)
 
 
 def acknowledged(job: Job, count: int) -> None:
-    """So many jobs were there when this one was acknowledged."""
+    """Log a warning if a job was gone when it was acknowledged."""
     if not count:
         log.warning("%s was gone when it was acknowledged: its TTL was over, or somebody else had done it", job.id)
 
 
 def not_given_back(job: Job, problem: KestrelError) -> None:
-    """What went wrong with the job itself is raised, and says more."""
+    """Log that a job could not be given back. The caller raises the job's own failure, which says more."""
     log.warning("%s is queued again once its retry time is over, as it could not be given back: %s", job.id, problem)
 
 
 class JobNodes:
-    """The nodes that a client may ask: those it was given, and those that they tell of. Threads may share it."""
+    """Nodes that a client may ask: the configured ones, and those that they know. Threads may share it."""
 
     def __init__(
         self,
@@ -94,20 +96,20 @@ class JobNodes:
         self._now_ms = read_clock_ms
         self._lock = Lock()
         self._learned: list[str] = []
-        self._away: dict[str, tuple[int, int]] = {}  # until when, and how long that was
+        self._away: dict[str, tuple[int, int]] = {}  # address -> end of the time it is away, and length of that
         self._ids: dict[str, bytes] = {}  # the beginnings of the ids of nodes that were reached
-        self._addresses: dict[bytes, str] = {}  # and where those are that are known
-        self._priorities: dict[str, tuple[int, int]] = {}  # as HELLO has them, and until when that counts
+        self._addresses: dict[bytes, str] = {}  # beginning of a node's id -> its address
+        self._priorities: dict[str, tuple[int, int]] = {}  # address -> priority in HELLO, and until when it counts
         self._origins = Counter[bytes]()  # of the jobs that came since then, by the beginning of the node's id
         self._counting_since_ms = self._now_ms()
         self._preferred = ""
 
     def after_fork(self) -> None:
-        """Without a lock that a thread of the parent may have."""
+        """Replace the lock, which a thread of the parent may hold."""
         self._lock = Lock()
 
     def met(self, address: str, hello: NodeHello) -> None:
-        """It has introduced itself, and the others."""
+        """Note that a node has introduced itself, and named the others."""
         if self._away.pop(address, None) is not None:
             log.info("%s is back", address)
         until_ms = self._now_ms() + PRIORITY_MS
@@ -127,7 +129,7 @@ class JobNodes:
                 self._learned = self._chance.sample(learned, len(learned))
 
     def _address_of(self, node_id: str, announced: str) -> str:
-        """Where a node of that id was reached, or was given; else where it is said to be."""
+        """Return the address at which a node of that id was reached or configured, else the announced one."""
         known = self._addresses.get(_beginning(node_id), "")
         if known and (known in self._configured or known in self._ids):
             return known
@@ -136,7 +138,7 @@ class JobNodes:
         return announced
 
     def leave_out(self, address: str, reason: str) -> None:
-        """Ask it last for a while."""
+        """Ask a node last for a while."""
         if address not in self._away:
             log.warning("%s is away: %s", address, reason)
         _, span_ms = self._away.get(address, (0, AWAY_MS // 2))
@@ -145,12 +147,12 @@ class JobNodes:
         self._away[address] = (self._now_ms() + span_ms, span_ms)
 
     def leaves(self, address: str) -> None:
-        """It hands out no jobs any more; those that it has handed out it still knows."""
+        """Note that a node is leaving: it hands out no jobs any longer, but knows those that it has handed out."""
         with self._lock:
             self._priorities[address] = (PRIORITY_LEAVING, self._now_ms() + PRIORITY_MS)
 
     def fetched(self, address: str, jobs: Sequence[Job]) -> None:
-        """Jobs that this node has handed out: if most come from another one, that is asked from now on."""
+        """Note jobs that a node has handed out. If most come from another node, ask that one first from now on."""
         if not jobs:
             return
         with self._lock:
@@ -166,8 +168,9 @@ class JobNodes:
                 log.info("moving to %s: %d of %d jobs come from there", wanted, count, origins.total())
 
     def in_order(self, job_id: bytes, node: str = "") -> list[str]:
-        """All of them: the node that has handed out this job first, or that it was added to, and those that are away
-        last.
+        """Return the addresses of all nodes in the order in which to ask them.
+
+        The node that has handed out the job, or that it was added to, comes first, nodes that are away last.
         """
         now, home = self._now_ms(), node or self._addresses.get(job_id[NODE_OF_ID])
 
@@ -186,27 +189,27 @@ class JobNodes:
 
 
 def _beginning(node_id: str) -> bytes:
-    """Of a node's id, as in the ids of its jobs."""
+    """Return the part of a node's id that is in the ids of its jobs."""
     return node_id[:8].encode()
 
 
 class Attempts:
-    """One command's way over the nodes."""
+    """The attempts of one command at the nodes."""
 
     def __init__(self, nodes: JobNodes, command: JobCommand[Any], patience_ms: int) -> None:
         self._nodes = nodes
         self._command = command
         self._end_ms = now_ms() + patience_ms
         self._reasons: dict[str, str] = {}
-        self._for_good: list[KestrelError] = []  # what would be the same a little later
+        self._for_good: list[KestrelError] = []  # problems that a retry would not solve
 
     def addresses(self) -> list[str]:
-        """Of the nodes to ask, one after the other until one has done it."""
+        """Return the addresses of the nodes to ask, one after the other until one has carried out the command."""
         self._reasons, self._for_good = {}, []
         return self._nodes.in_order(self._command.job_id, self._command.node)
 
     def failed(self, address: str, problem: KestrelError) -> None:
-        """Returns where the next node may be asked; raises the problem where that would be wrong."""
+        """Note a failed attempt. Raises the problem if the next node must not be asked."""
         if isinstance(problem, NodeLeaves):
             self._reasons[address] = problem.reason
             self._nodes.leaves(address)
@@ -224,7 +227,9 @@ class Attempts:
         self._nodes.leave_out(address, self._reasons[address])
 
     def pause_s(self) -> float:
-        """How long to wait before the nodes are asked again. Raises what they have said, ServersAway at the end."""
+        """Return the time to wait before the nodes are asked again, s. Raises their refusal, or ServersAway at
+        the end.
+        """
         if len(self._for_good) == len(self._reasons):
             raise self._for_good[0]
         if now_ms() >= self._end_ms:

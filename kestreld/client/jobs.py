@@ -1,6 +1,6 @@
-"""Jobs on a node elsewhere, for programs with threads. `async_jobs` has the same for asyncio.
+"""The client for jobs with threads: JobClient. `async_jobs` has the same for asyncio.
 
-docs/jobs.md says how it is used.
+docs/jobs.md describes its use.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,12 +39,13 @@ IDLE_MAX: Final = 64  # free connections to a node beyond these are closed
 class JobClient:
     """A client of nodes of jobs. Threads may share it, and so may forked processes: each has connections of its own.
 
-    It asks one of the nodes, chosen at random, and the others while that is away or leaves its cluster; about a job the
-    node that has handed it out, else the one of its id. Nodes tell of the others of their cluster, which are asked when
-    none of `nodes` answers; and where most jobs come from one of them, that is asked from then on.
+    It asks one of the nodes, chosen at random, and the others while that one is away or leaves its cluster. Commands
+    about a job go to the node that has handed it out, or else to the one in its id. Nodes name the others of their
+    cluster, which are asked if none of `nodes` answers; if most jobs come from one of them, that node is asked from
+    then on.
 
-    Every method raises ServersAway once all have been away for `patience` seconds, ConnectionLost where a node was lost
-    before it had answered and the command cannot be repeated, and JobRefused for what a node refuses.
+    Every method raises ServersAway once all nodes have been away for `patience` seconds, ConnectionLost if a node was
+    lost before it had answered and the command cannot be repeated, and JobRefused if a node refuses the command.
     """
 
     def __init__(
@@ -62,11 +63,11 @@ class JobClient:
         chance: Random | None = None,
         discover: bool = True,
     ) -> None:
-        """`nodes`: HOST:PORT, tls:HOST:PORT or unix:/PATH each. Connects to none of them yet.
+        """`nodes`: HOST:PORT, tls:HOST:PORT or unix:/PATH each. Does not connect yet.
 
-        With `discover` False no other nodes than these are asked. A node may take `timeout` seconds to answer. A
-        password without a user is the node's `requirepass`. Raises ValueError for an address that is none, OSError for
-        files of certificates that cannot be used.
+        With `discover` False only these nodes are asked. A node may take `timeout` seconds to answer. A password
+        without a user is the node's `requirepass`. Raises ValueError for an invalid address, OSError for certificate
+        files that cannot be used.
         """
         self._login = checked_login(user, password, tls=tls, ca=ca, cert=cert, key=key)
         self._timeout_ms = checks.seconds_ms(timeout, "timeout", checks.FAR_MS, 1)
@@ -82,7 +83,7 @@ class JobClient:
         restart_in_child(self)
 
     def after_fork(self) -> None:
-        """Without connections, or a lock that a thread of the parent may have."""
+        """Start without connections, and with a new lock, because a thread of the parent may hold the old one."""
         self._lock = Lock()
         self._idle: dict[str, list[JobConnection]] = {}
         self._closed = event_in_child(self._closed)
@@ -104,16 +105,17 @@ class JobClient:
         replicate: int | None = None,
         key: str | bytes | None = None,
     ) -> str:
-        """Add a job; its id. Spans are whole seconds, None = as the server has it.
+        """Add a job and return its id. Spans are whole seconds, None = the server's default.
 
-        With a `key` that the queue knows there is such a job already, so that the call can be repeated: without one
-        it raises ConnectionLost where the job may be there or not.
+        If the queue knows the `key`, no second job is added, so the call can be repeated. Without a key, ConnectionLost
+        means that the job may or may not have been added.
         """
         options = {"ttl": ttl, "retry": retry, "maxlen": maxlen, "retries": retries, "replicate": replicate}
         return self._do(commands.add(queue, body, self._timeout_ms, delay=delay, key=key, **options))
 
     def get(self, *queues: str | bytes, timeout: float | None = None, pattern: bool = False) -> Job | None:
-        """The oldest job of the first queue that has one. None once `timeout` seconds are over; None = wait forever.
+        """Take the oldest job of the first queue that has one. None after `timeout` seconds; `timeout` None = wait
+        forever.
 
         With `pattern` the names are patterns such as `mail.*`.
         """
@@ -122,7 +124,7 @@ class JobClient:
     def get_many(
         self, *queues: str | bytes, count: int, timeout: float | None = None, pattern: bool = False
     ) -> list[Job]:
-        """As many as there are, `count` at most; one where it had to wait for it."""
+        """Take the available jobs, `count` at most, or wait for one, as `get`. Empty after `timeout` seconds."""
         for wait_ms in turns(timeout):
             if found := self._do(commands.get(queues, count, wait_ms, is_pattern=pattern)):
                 self._nodes.fetched(found[0].node, found)
@@ -130,39 +132,42 @@ class JobClient:
         return []
 
     def ack(self, *jobs: JobName) -> int:
-        """They are done; how many of them there were. A job, or its id."""
+        """Acknowledge jobs (Jobs, or their ids): they are done. Return how many of them existed."""
         return sum(self._do(commands.ack(some)) for some in commands.by_node(jobs))
 
     def fastack(self, *jobs: JobName) -> int:
-        """As `ack`, but nodes do not make sure of it."""
+        """Acknowledge jobs like `ack`, but without confirmation between the nodes."""
         return sum(self._do(commands.fastack(some)) for some in commands.by_node(jobs))
 
     def nack(self, *jobs: JobName, delay: int | None = None) -> int:
-        """They have failed, and are queued again now or after `delay` seconds; how many of them there were."""
+        """Give failed jobs back, to be queued now or after `delay` seconds. Return how many of them existed."""
         return sum(self._do(commands.nack(some, delay)) for some in commands.by_node(jobs))
 
     def enqueue(self, *jobs: JobName) -> int:
-        """Queue them now, which is no failure; how many were not queued."""
+        """Queue jobs now, which does not count as a failure. Return how many were not queued before."""
         return sum(self._do(commands.enqueue(some)) for some in commands.by_node(jobs))
 
     def dequeue(self, *jobs: JobName) -> int:
-        """Take them out of their queues until their retry times are over; how many were queued."""
+        """Take jobs out of their queues until their retry times are over. Return how many were queued."""
         return sum(self._do(commands.dequeue(some)) for some in commands.by_node(jobs))
 
     def delete(self, *jobs: JobName) -> int:
-        """Whatever their states; how many of them there were."""
+        """Delete jobs, whatever their states. Return how many of them existed."""
         return sum(self._do(commands.delete(some)) for some in commands.by_node(jobs))
 
     def working(self, job: JobName) -> int:
-        """The retry time begins again: its seconds. Raises JobRefused once half of the TTL is over, or it is gone."""
+        """Restart a job's retry time, and return it in seconds.
+
+        Raises JobRefused once half of the job's TTL is over, or if there is no such job.
+        """
         return self._do(commands.working(job))
 
     def show(self, job: JobName) -> dict[str, Shown] | None:
-        """What SHOW says; `body` is bytes. None = there is no such job."""
+        """Return SHOW's fields of a job; `body` is bytes. None if there is no such job."""
         return self._do(commands.show(job))
 
     def wait(self, job: JobName, timeout: float | None = None) -> str | None:
-        """Until it is `acked`, `deleted` or `expired`. None = `timeout` seconds are over."""
+        """Wait until a job is `acked`, `deleted` or `expired`, and return which. None after `timeout` seconds."""
         for wait_ms in turns(timeout):
             if (end := self._do(commands.wait(job, wait_ms))) is not None:
                 return end
@@ -171,15 +176,15 @@ class JobClient:
     # Queues
 
     def qlen(self, queue: str | bytes) -> int:
-        """How many jobs are queued."""
+        """Return the number of queued jobs."""
         return self._do(commands.qlen(queue))
 
     def qstat(self, queue: str | bytes) -> dict[str, Shown] | None:
-        """What QSTAT says. None = there is no such queue."""
+        """Return QSTAT's fields of a queue. None if there is no such queue."""
         return self._do(commands.qstat(queue))
 
     def qpeek(self, queue: str | bytes, count: int = 1) -> list[Job]:
-        """The oldest jobs, which stay; the newest where `count` is negative."""
+        """Return the oldest jobs without taking them; the newest if `count` is negative."""
         return self._do(commands.qpeek(queue, count))
 
     # Work
@@ -212,11 +217,11 @@ class JobClient:
         heartbeat: bool = True,
         delay: int | None = None,
     ) -> "JobWork[Any]":
-        """A job for a `with` block; None if `timeout` seconds are over before there is one.
+        """Fetch a job for a `with` block; None if there is none within `timeout` seconds.
 
-        It is acknowledged when the block succeeds, and given back when it fails, to be queued after `delay` seconds or
-        as the server has it. An ending that is no Exception, Ctrl-C say, does not count as a failure. Until then a
-        thread says WORKING, at once and whenever 80 % of the retry time are over.
+        The job is acknowledged if the block succeeds. If it fails, the job is given back, to be queued after `delay`
+        seconds or the server's default. An exception that is no Exception, such as Ctrl-C, does not count as a failure.
+        During the block a thread sends WORKING, at once and whenever 80 % of the retry time are over.
         """
         fetch = partial(self.get, *queues, timeout=timeout, pattern=pattern)
         return JobWork(self, fetch, has_heartbeat=heartbeat, delay=delay)
@@ -224,9 +229,10 @@ class JobClient:
     def jobs(
         self, *queues: str | bytes, pattern: bool = False, heartbeat: bool = True, delay: int | None = None
     ) -> Iterator[Job]:
-        """Jobs forever, or until the client is closed. One is acknowledged when the next is asked for.
+        """Iterate over jobs forever, or until the client is closed. A job is acknowledged when the next one is
+        requested.
 
-        Whoever leaves the loop gives the job back.
+        Leaving the loop gives the last job back.
         """
         fetch = partial(self._until_closed, queues, pattern)
         while not self._closed.is_set():
@@ -260,7 +266,7 @@ class JobClient:
     def _asked(self, address: str, command: JobCommand[T]) -> T:
         connection, is_done = self._connection(address), False
         try:
-            # One that waits ends with the client; others may still come to their end.
+            # `close` ends commands that wait; others may still finish.
             with self._waiting.on(connection) if command.wait_ms else nullcontext():
                 result = connection.ask(command)
             is_done = True
@@ -277,7 +283,7 @@ class JobClient:
         connection.close()
 
     def _connection(self, address: str) -> JobConnection:
-        """One that nobody else uses."""
+        """Return a connection that nobody else uses."""
         while True:
             with self._lock:
                 idle = self._idle.get(address)
@@ -293,7 +299,7 @@ class JobClient:
         return connection
 
     def close(self) -> None:
-        """Let go of all nodes. Those who wait are told that the client is closed."""
+        """Close all connections. Calls that wait raise ServersAway: the client is closed."""
         self._closed.set()
         self._waiting.end()
         with self._lock:
@@ -311,7 +317,7 @@ class JobClient:
 
 
 class JobWork(Generic[J]):
-    """A job for as long as a `with` block takes."""
+    """A job for the duration of a `with` block."""
 
     def __init__(
         self, client: JobClient, fetch: Callable[[], Job | None], *, has_heartbeat: bool, delay: int | None
@@ -364,24 +370,24 @@ class JobWork(Generic[J]):
 
 
 class Heartbeat:
-    """A thread that says WORKING until it is stopped."""
+    """A thread that sends WORKING until it is stopped."""
 
     def __init__(self, client: JobClient, job: Job) -> None:
         self._client = client
         self._job = job
         self._over = Event()
-        self._beating = Lock()  # one beat at a time, and none once it is over
+        self._beating = Lock()  # held during a WORKING; none is sent once `_over` is set
         self._thread = Thread(target=self._beat, name=f"heartbeat of {job.id}", daemon=True)
 
     def start(self) -> None:
-        """Whatever this raises the thread may run."""
+        """Start the thread. If this raises, the thread may be running nevertheless."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns once none is on its way: it would take a job that is given back out of its queue."""
+        """Stop, and return once no WORKING is on its way: one would take a job that is given back out of its queue."""
         self._over.set()
         with self._beating:
-            pass  # it may run although `start` was interrupted, and cannot be joined then
+            pass  # the thread may run although `start` was interrupted, and cannot be joined then
         if self._thread.is_alive():
             self._thread.join()
 
@@ -392,7 +398,7 @@ class Heartbeat:
                 pause_s = None if self._over.is_set() else self._beat_once()
 
     def _beat_once(self) -> float | None:
-        """How many seconds later another is due; None = none."""
+        """Send WORKING. Return the seconds until the next one is due; None = none."""
         try:
             return beat_after_s(self._client.working(self._job))
         except JobRefused as refusal:

@@ -1,4 +1,4 @@
-"""An item of a cluster for so long: confirmed on any connection, by the server that gave the token."""
+"""ClusterLease: an item leased from a server of a cluster, to be confirmed on any connection to that server."""
 
 from types import TracebackType
 from typing import Final, Self
@@ -12,17 +12,17 @@ SPAN_MS_MAX: Final = 366 * 86_400_000  # servers allow less: max_lease, max_dela
 
 
 class ClusterLease:
-    """An item, until `confirm`, `give_back` or `fail`, or until its time is over, which counts as a failure.
+    """A leased item, until `confirm`, `give_back` or `fail`, or until its time is over, which counts as a failure.
 
-    These, and `extend`, are False, and do nothing, when it is over and somebody else has the item, or it is done. They
-    go to the server that the item is from, and raise ServersAway or ConnectionLost where it does not answer. In a
-    `with` block it is confirmed when the block succeeds, has failed when it raises an Exception, and is given back when
-    it raises something else, Ctrl-C say.
+    These three, and `extend`, do nothing and return False if the lease is over and somebody else has the item, or if
+    the item is done. They go to the server of the item, and raise ServersAway or ConnectionLost if it does not answer.
+    In a `with` block the item is confirmed if the block succeeds, has failed if it raises an Exception, and is given
+    back if it raises something else, such as Ctrl-C.
     """
 
     def __init__(self, server: Server, key: bytes, name: str, opened: OpenItem) -> None:
         self.item = opened.data
-        self.token = opened.id  # a number that stands for it on this server
+        self.token = opened.id  # the number that confirms the item on this server
         self.server = server.address
         self._server = server
         self._key = key
@@ -30,24 +30,25 @@ class ClusterLease:
         self._is_ended = False
 
     def confirm(self) -> bool:
-        """The item is done."""
+        """Confirm the item: it is done."""
         return self._ended(self._server.asked(lambda connection: connection.confirm(self._key, self.token)))
 
     def extend(self, seconds: float) -> bool:
-        """It lasts so long from now, also where that is shorter."""
+        """Let the lease last `seconds` from now, even if that is shorter."""
         lease_ms = lease_span_ms(seconds)
         return self._server.asked(lambda connection: connection.extend(self._key, self.token, lease_ms))
 
     def give_back(self, delay: float = 0) -> bool:
-        """The item waits again, before others, or is not delivered before `delay` seconds from now. Not a failure."""
+        """Return the item, before others, or to be delivered after `delay` seconds. Not a failure."""
         delay_ms = checks.seconds_ms(delay, "delay", SPAN_MS_MAX)
         return self._ended(self._server.asked(lambda one: one.give_back(self._key, self.token, delay_ms)))
 
     def fail(self, *, reason: str | None = None) -> bool:
-        """The item waits as `retry_delays` of its queue say, or waits again at once, or goes to `move_failed_to`.
+        """Return the item as failed: it waits according to the queue's `retry_delays`, or is delivered again at once,
+        or goes to `move_failed_to`.
 
-        The queue remembers the `reason`, a line of at most 200 bytes, where it has `retry_delays` or `max_retries`.
-        An older server refuses it.
+        The queue remembers the `reason`, a line of at most 200 bytes, if it has `retry_delays` or `max_retries`. An
+        older server refuses a reason.
         """
         failure = checks.reason(reason, "reason")
         return self._ended(self._server.asked(lambda connection: connection.fail(self._key, self.token, failure)))

@@ -1,4 +1,4 @@
-"""Servers that do not know each other, used as one: any of them, all of them, and how long to keep asking."""
+"""A pool of independent servers: asks any of them or all of them, and decides how long to keep asking."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from kestreld.errors import ConnectionLost, ServersAway, ServerUnfit
 from kestreld.forks import restart_in_child
 
 T = TypeVar("T")
-# While all are empty each is waited at for so long, in turn; where there is only one there is nothing to miss.
+# Waits at one server at a time while all are empty; a single one is waited at for longer.
 WAIT_TURN_MS: Final = 250
 WAIT_ROUND_MS: Final = 1000
 WAIT_ALONE_MS: Final = 10_000
@@ -24,7 +24,7 @@ _log: Final = logging.getLogger("kestreld.client")
 
 
 class ServerPool:
-    """Threads may share it, and so may forked processes."""
+    """Servers that are used as one. Threads may share it, and so may forked processes."""
 
     def __init__(self, servers: Sequence[Server], patience_ms: int, chance: Random, *, is_chance_ours: bool) -> None:
         self.patience_ms = patience_ms
@@ -33,11 +33,13 @@ class ServerPool:
         self._chance = chance
         self._is_chance_ours = is_chance_ours
         self._closed = Event()
-        self._without: dict[str, str] = {}  # servers that have stopped a queue -> what was last logged of that
+        self._without: dict[str, str] = {}  # server with a stopped queue -> reason that was last logged
         restart_in_child(self)
 
     def after_fork(self) -> None:
-        """Connections are the servers' matter. Children that go on with the same chance would do the same things."""
+        """Prepare a forked child. Unless the caller has passed `chance`, it gets a new seed: siblings would make the
+        same choices.
+        """
         self._closed = event_in_child(self._closed)
         self.waiting.after_fork()
         if self._is_chance_ours:
@@ -48,14 +50,17 @@ class ServerPool:
         return self._closed.is_set()
 
     def close(self) -> None:
-        """Let go of all servers. Those who wait get nothing; open reads can still be confirmed."""
+        """Close all connections. Reads that wait return None; open reads can still be confirmed."""
         self._closed.set()
         self.waiting.end()
         for server in self._servers:
             server.close()
 
     def each(self, do: Callable[[ClientConnection], T]) -> tuple[dict[str, T], dict[str, str]]:
-        """What each server says, and why others do not, by address. Raises ServersAway when none can be reached."""
+        """Return each server's answer, and the reasons why others gave none, by address.
+
+        Raises ServersAway if no server can be reached.
+        """
         patience = Patience(self)
         while not self.is_closed:
             answers: dict[str, T] = {}
@@ -76,11 +81,10 @@ class ServerPool:
         raise self._closed_by_us()
 
     def put(self, key: bytes, data: bytes, expire_s: int, delay_ms: int = 0, item_key: bytes = b"") -> bool:
-        """To a random server that takes it. False = all that can be reached are full.
+        """Put an item on a random server that accepts it. False = all servers that can be reached are full.
 
-        With an `item_key` to the first that can be reached of those in this key's order.
-
-        Raises ServersAway when it is nowhere, ConnectionLost when it may be somewhere.
+        With an `item_key`, put it on the first server that can be reached, in the order of this key. Raises ServersAway
+        if the item was not put anywhere, ConnectionLost if it may have been.
         """
         patience = Patience(self)
         while not self.is_closed:
@@ -91,7 +95,7 @@ class ServerPool:
                     if server.asked(partial(_put, key, data, expire_s, delay_ms, item_key)):
                         return True
                     if item_key:
-                        return False  # elsewhere it would be stored once more, when it is put again
+                        return False  # on another server it would be stored twice if it is put again
                 except ServersAway as away:
                     reasons |= away.reasons
                 except ServerUnfit as unfit:
@@ -102,10 +106,10 @@ class ServerPool:
         raise self._closed_by_us()
 
     def first(self, fetch: Callable[[Server, int], T | None], wait_ms: int | None) -> T | None:
-        """What the first server has that has anything; `fetch` waits there for some ms. None = the time is over.
+        """Return what the first server has that has anything; `fetch` waits there for some ms. None = the time is over.
 
-        All are asked in any order; if none has anything, each is waited at in turn. `wait_ms` None = forever. Raises
-        ServersAway.
+        All servers are asked in random order; if none has anything, they are waited at in turn. `wait_ms` None =
+        forever. Raises ServersAway.
         """
         until_ms = None if wait_ms is None else now_ms() + wait_ms
         patience, turn_ms = Patience(self, until_ms), 0
@@ -118,7 +122,7 @@ class ServerPool:
                     found = fetch(server, left_ms)
                 except ServersAway as away:
                     reasons |= away.reasons
-                except ConnectionLost as lost:  # nothing is lost: what it has set aside for us returns
+                except ConnectionLost as lost:  # nothing is lost: the server takes back the item it set aside
                     reasons[server.address] = str(lost)
                 except ServerUnfit as unfit:
                     refusals[server.address] = unfit
@@ -139,7 +143,7 @@ class ServerPool:
         return None
 
     def _log_stopped(self, refusals: dict[str, ServerUnfit]) -> None:
-        """Others had no item: these may have some, once their queue is repaired."""
+        """Log servers whose queue is stopped: they may have items once it is repaired, while the others have none."""
         for address, refusal in refusals.items():
             if refusal.is_of_queue and self._without.get(address) != refusal.reason:
                 self._without[address] = refusal.reason
@@ -155,7 +159,7 @@ class ServerPool:
         return sorted(self._servers, key=lambda server: preference(server.address, item_key))
 
     def pause(self, most_ms: int) -> None:
-        """Until a server that is away is to be tried again, or the cluster is closed; not longer than `most_ms`."""
+        """Wait until a server that is away is to be tried again or the cluster is closed, at most `most_ms`."""
         next_at_ms = min(server.next_try_at_ms for server in self._servers)
         self._closed.wait(max(PAUSE_MS, min(next_at_ms - now_ms(), most_ms)) / 1000)
 
@@ -169,22 +173,24 @@ def reasons_of(refusals: dict[str, ServerUnfit]) -> dict[str, str]:
 
 
 class Patience:
-    """How long one operation goes on asking while all servers are away."""
+    """Time for which one operation keeps asking while all servers are away."""
 
     def __init__(self, pool: ServerPool, until_ms: int | None = None) -> None:
-        """Not beyond `until_ms` on the monotonic clock, if there is such an end."""
+        """`until_ms` is the latest end, on the monotonic clock."""
         self._pool = pool
         self._until_ms = until_ms
         self.renew()
 
     def renew(self) -> None:
-        """A server was there."""
+        """Start again: a server has answered."""
         self._end_ms = now_ms() + self._pool.patience_ms
         if self._until_ms is not None:
             self._end_ms = min(self._end_ms, self._until_ms)
 
     def spend(self, reasons: dict[str, str], refusals: dict[str, ServerUnfit]) -> None:
-        """Returns when it is worth asking again. Raises ServersAway at its end, and at once what all have refused."""
+        """Wait until it is worth asking again. Raises ServersAway at the end, and a refusal at once if all servers
+        refuse.
+        """
         if not reasons:
             raise next(iter(refusals.values()))
         left_ms = self._end_ms - now_ms()

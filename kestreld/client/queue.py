@@ -1,4 +1,4 @@
-"""One queue of a cluster: the operations, and reliable reads, which stay on the connection that opened them."""
+"""ClusterQueue: one queue on all servers of a cluster. Open reads stay on the connection that opened them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +14,9 @@ from kestreld.errors import InvalidValue, ServersAway
 
 
 class ClusterQueue:
-    """The queue of this name on all servers. Order is kept by each server, not between them.
+    """The queue of this name on all servers. Order is kept by each server, not between servers.
 
-    Threads may share it. `wait_ms` 0 = do not wait, None = wait forever; or wait for `timeout` seconds.
+    Threads may share it. `wait_ms` 0 = do not wait, None = wait forever; `timeout` is the same in seconds.
     """
 
     def __init__(self, servers: ServerPool, name: str) -> None:
@@ -28,11 +28,11 @@ class ClusterQueue:
     # Putting
 
     def put(self, data: bytes, expire_s: int = 0, *, delay: float = 0, key: str | bytes | None = None) -> bool:
-        """Add an item to a random server. False = they are full. `expire_s`: of no use after so long; 0 = it always is.
+        """Add an item to a random server. False = the servers are full. `expire_s`: lifetime in seconds, 0 = unlimited.
 
-        It is not delivered before `delay` seconds from now. With a `key` that a queue knows it is stored already: the
-        same key goes to the same server, as long as that can be reached. Raises ServersAway, ServerRefused (also for
-        servers that know no delays and keys), or ConnectionLost: then the item may be there or not.
+        The item is not delivered before `delay` seconds from now. If a queue knows the `key`, the item counts as
+        stored: the same key goes to the same server, as long as that can be reached. Raises ServersAway, ServerRefused
+        (also for servers that know no delays and keys), or ConnectionLost: then the item may or may not be stored.
         """
         data = sendable(data, expire_s)
         if expire_s > EXPIRY_RELATIVE_S_MAX:
@@ -42,7 +42,10 @@ class ClusterQueue:
         return self._servers.put(self._key, data, expire_s, delay_ms, item_key)
 
     def cancel(self, key: str | bytes) -> bool:
-        """Drop the item that was put with a key, if it is not due yet. Raises ServersAway, having asked the others."""
+        """Drop the item that was put with a key, if it is not due yet. False = there is no such item.
+
+        Raises ServersAway if some servers could not be asked, after asking the others.
+        """
         item_key = checks.key(key, "key")
         cancelled, reasons = self._servers.each(lambda connection: connection.cancel(self._key, item_key))
         self._everywhere(reasons)
@@ -51,9 +54,9 @@ class ClusterQueue:
     # Getting
 
     def get(self, wait_ms: int | None = 0, *, timeout: float | None = None) -> bytes | None:
-        """Take a head item of any server. None when there is none.
+        """Take a head item of any server. None if there is none.
 
-        An item is confirmed once it has come, so that none is lost on the way.
+        An item is confirmed after it has arrived, so that none is lost on the way.
         """
         opened = self._open(_checked(wait_ms, timeout))
         if opened is None:
@@ -62,14 +65,15 @@ class ClusterQueue:
         return opened.item
 
     def peek(self, wait_ms: int | None = 0, *, timeout: float | None = None) -> bytes | None:
-        """A head item of any server, which stays. None when there is none."""
+        """Return a head item of any server without taking it. None if there is none."""
         return self._servers.first(self._peek_at, _checked(wait_ms, timeout))
 
     @contextmanager
     def read(self, wait_ms: int | None = 0, *, timeout: float | None = None) -> Iterator[bytes | None]:
-        """An item for a block, None when there is none: done when the block succeeds, the head again when it fails.
+        """Take an item for a `with` block, None if there is none: confirmed if the block succeeds, else returned to the
+        head.
 
-        Raises ConnectionLost at the end of the block when the item may be delivered again.
+        Raises ConnectionLost at the end of the block if the item may be delivered again.
         """
         opened = self._open(_checked(wait_ms, timeout))
         if opened is None:
@@ -80,7 +84,8 @@ class ClusterQueue:
         opened.close()
 
     def lease(self, seconds: float, wait_ms: int | None = 0, *, timeout: float | None = None) -> ClusterLease | None:
-        """A head item of any server for so long, whichever connection or thread confirms it. None when there is none.
+        """Lease a head item of any server for some seconds; any connection or thread may confirm it. None if there is
+        none.
 
         Raises ServerRefused for servers that know no leases.
         """
@@ -99,9 +104,10 @@ class ClusterQueue:
         return self._servers.first(lease_at, _checked(wait_ms, timeout))
 
     def __iter__(self) -> Iterator[bytes]:
-        """Items forever, or until the cluster is closed. One is confirmed when the next is asked for.
+        """Iterate over items forever, or until the cluster is closed. An item is confirmed when the next one is
+        requested.
 
-        Whoever leaves the loop gives the item back.
+        Leaving the loop gives the last item back.
         """
         while (opened := self._open(None)) is not None:
             with opened.used() as item:
@@ -126,11 +132,16 @@ class ClusterQueue:
     # The whole queue
 
     def flush(self) -> None:
-        """Drop the waiting items on all servers. Raises ServersAway, having done so on the others."""
+        """Drop the waiting items on all servers. Raises ServersAway if some cannot be reached, after flushing the
+        others.
+        """
         self._everywhere(self._servers.each(lambda connection: connection.flush(self._key))[1])
 
     def delete(self) -> bool:
-        """Drop the queue on all servers. False = there was none. Raises ServersAway, having done so on the others."""
+        """Drop the queue on all servers. False = there was none.
+
+        Raises ServersAway if some cannot be reached, after deleting on the others.
+        """
         deleted, reasons = self._servers.each(lambda connection: connection.delete_queue(self._key))
         self._everywhere(reasons)
         return any(deleted.values())
@@ -140,12 +151,14 @@ class ClusterQueue:
             raise ServersAway(reasons)
 
     def stats(self) -> dict[str, dict[str, int | str]]:
-        """Its counters on each server that can be reached, by address; empty where there is no such queue."""
+        """Return the queue's counters on each server that can be reached, by address; empty if a server has no such
+        queue.
+        """
         return self._servers.each(lambda connection: connection.queue_stats(self._key))[0]
 
 
 def _checked(wait_ms: float | None, timeout: float | None) -> int | None:
-    """For how many ms to wait, from one of the two; None = forever."""
+    """Return the wait in ms from one of the two arguments; None = forever."""
     if timeout is not None:
         if wait_ms != 0:
             raise InvalidValue("timeout", "None where there is a wait_ms", timeout)

@@ -1,31 +1,31 @@
-"""Memcache replies, from bytes that come in any pieces: the only place where they are taken apart."""
+"""Parser for memcache replies, fed with bytes in any pieces."""
 
 from typing import Final
 
-LINE_BYTES_MAX: Final = 65_536  # before its end; no reply is as long
-# A line, or the items that stand before an END: () = there was none.
+LINE_BYTES_MAX: Final = 65_536  # longer than any reply
+# A line, or the items before an END: () = none.
 Reply = bytes | tuple[bytes, ...]
 EMPTY: Final[Reply] = ()
 
 
 class UnparsableReply(Exception):
-    """This is not the protocol: the line that it shows in."""
+    """The line is not in this protocol."""
 
     def __init__(self, line: bytes) -> None:
         super().__init__(line[:80].decode("utf-8", "backslashreplace"))
 
 
 class ReplyParser:
-    """Push bytes with `feed`, which gives back the replies that are complete by then."""
+    """Parser that is fed bytes by `feed`, which returns the replies that are complete."""
 
     def __init__(self) -> None:
-        self.header = b""  # of the item that was last: VALUE <key> <flags> <bytes>, and its id where it was asked for
+        self.header = b""  # of the last item: VALUE <key> <flags> <bytes>, and its id if requested
         self._pieces: list[bytes] = []
         self._missing_bytes = 0  # of an item that has begun: no need to look before they are there
         self._items: list[bytes] = []
 
     def feed(self, data: bytes) -> list[Reply]:
-        """Raises UnparsableReply."""
+        """Return the replies that are complete with `data`. Raises UnparsableReply."""
         self._pieces.append(data)
         self._missing_bytes -= len(data)
         if self._missing_bytes > 0:
@@ -66,6 +66,6 @@ class ReplyParser:
 
 
 def _size(header: bytes) -> bytes:
-    """Where an id stands behind it."""
+    """Return the size in a header that ends with an id; b"" if there is none."""
     fields = header.split(b" ")
     return fields[3] if len(fields) == 5 else b""

@@ -1,4 +1,4 @@
-"""RESP2 as clients speak it: commands to bytes, and replies from bytes that come in any pieces."""
+"""RESP2 of a client: encodes commands, and parses replies fed with bytes in any pieces."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from kestreld.client.blocks import text
 from kestreld.client.replies import LINE_BYTES_MAX, UnparsableReply
 
 BULK_BYTES_MAX: Final = 1 << 29
-_NONE: Final = -1  # in the place of a length: there is no string, no array
+_NONE: Final = -1  # as a length: a null string or array
 
 Word = bytes | str | int
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """A reply that begins with a minus. Its first word is a code, ERR where there is no better one."""
+    """A reply that begins with a minus. Its first word is a code, ERR if there is no better one."""
 
     words: str
 
@@ -25,7 +25,7 @@ class ErrorReply:
 
     @property
     def reason(self) -> str:
-        """Without a code that says nothing."""
+        """The words without the code ERR, which says nothing."""
         return self.words.removeprefix("ERR ")
 
 
@@ -33,7 +33,7 @@ RespValue = bytes | int | None | ErrorReply | list["RespValue"]
 
 
 def request(words: Sequence[Word]) -> bytes:
-    """A command on the wire. Text that came from bytes turns into the same bytes."""
+    """Encode a command. Text that was decoded from bytes encodes to the same bytes."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         data = word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogateescape")
@@ -42,15 +42,15 @@ def request(words: Sequence[Word]) -> bytes:
 
 
 class RespReader:
-    """Push bytes with `feed`, which gives back the replies that are complete by then."""
+    """Parser that is fed bytes by `feed`, which returns the replies that are complete."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._missing_bytes = 0  # of a string that has begun: no need to look before they are there
-        self._arrays: list[tuple[list[RespValue], int]] = []  # that have begun, the outermost first: items and how many
+        self._arrays: list[tuple[list[RespValue], int]] = []  # incomplete ones, outermost first: items and count
 
     def feed(self, data: bytes) -> list[RespValue]:
-        """Raises UnparsableReply."""
+        """Return the replies that are complete with `data`. Raises UnparsableReply."""
         self._pieces.append(data)
         self._missing_bytes -= len(data)
         if self._missing_bytes > 0:
@@ -92,7 +92,7 @@ class RespReader:
         return replies
 
     def _place(self, value: RespValue, replies: list[RespValue]) -> None:
-        """Into the array that it belongs to, which may complete that one and those around it."""
+        """Add a value to the array that it belongs to, which may complete that array and those around it."""
         while self._arrays:
             items, count = self._arrays[-1]
             items.append(value)

@@ -1,4 +1,4 @@
-"""One server of several: the connections to it that are free, and when to try again while it is away."""
+"""One server of several: its free connections, its open reads, and the times at which it is tried while away."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -26,12 +26,12 @@ _log: Final = logging.getLogger("kestreld.client")
 
 
 def now_ms() -> int:
-    """On the monotonic clock."""
+    """Return the time on the monotonic clock, ms."""
     return Clock().monotonic_ms
 
 
 def event_in_child(event: Event) -> Event:
-    """A forked child's own, in the place of one whose lock a thread of the parent's may have."""
+    """Return a forked child's own event, because a thread of the parent may hold the lock of the old one."""
     own = Event()
     if event.is_set():
         own.set()
@@ -39,7 +39,7 @@ def event_in_child(event: Event) -> Event:
 
 
 class Server:
-    """Any number of threads may use it at once: each has a connection to itself while it needs one."""
+    """One server. Any number of threads may use it at once: each has a connection to itself while it needs one."""
 
     def __init__(self, address: str, login: Login, timeout_ms: int, chance: Random | None = None) -> None:
         self.address = address
@@ -51,9 +51,11 @@ class Server:
         restart_in_child(self)
 
     def after_fork(self) -> None:
-        """Without connections, and without a thread, or a lock that one of the parent's may have."""
+        """Start without connections and thread, and with new locks, because a thread of the parent may hold the old
+        ones.
+        """
         self._lock = Lock()
-        self._over = Event()  # nobody tries any more whether it is there
+        self._over = Event()  # ends the thread that tries the server
         self._idle: list[ClientConnection] = []
         self._problem: Callable[[], KestrelError] | None = None  # while it is left out
         self._delay_ms = 0
@@ -61,11 +63,11 @@ class Server:
 
     @property
     def next_try_at_ms(self) -> int:
-        """On the monotonic clock; 0 = it is not left out."""
+        """Time of the next try on the monotonic clock, ms; 0 = the server is not left out."""
         return self._next_try_at_ms if self._problem is not None else 0
 
     def connection(self) -> ClientConnection:
-        """One that nobody else uses: give it back, or close it. Raises ServersAway or ServerUnfit."""
+        """Return a connection that nobody else uses: give it back, or close it. Raises ServersAway or ServerUnfit."""
         with self._lock:
             while self._idle:
                 connection = self._idle.pop()
@@ -86,7 +88,7 @@ class Server:
             raise
 
     def note(self, problem: KestrelError) -> None:
-        """What came instead of an answer. One that says nothing, or refuses everything, is left out."""
+        """Note a failed command. A server that does not answer, or refuses everything, is left out."""
         if isinstance(problem, ConnectionLost) and isinstance(problem.__cause__, TimeoutError):
             reason = f"no answer within {self._timeout_ms} ms"
             self._leave_out(partial(ServersAway, {self.address: reason}), reason)
@@ -97,7 +99,7 @@ class Server:
         self._close_idle()
 
     def _leave_out(self, problem: Callable[[], KestrelError], reason: str) -> None:
-        """Until it answers again, which a thread tries: no operation waits for that."""
+        """Leave the server out until it answers a thread that tries it: no operation waits for that."""
         with self._lock:
             if self._closed or self._problem is not None:
                 return
@@ -112,7 +114,7 @@ class Server:
         self._next_try_at_ms = now_ms() + round(self._delay_ms * self._chance.uniform(0.5, 1))
 
     def is_back(self) -> bool:
-        """Try it, after a while the next time if it is not."""
+        """Try the server. If it is not back, plan the next try at a longer interval."""
         connection = ClientConnection(self.address, self._login, self._timeout_ms)
         try:
             connection.must_be_known()
@@ -121,7 +123,7 @@ class Server:
             with self._lock:
                 self._plan(2 * self._delay_ms)
             return False
-        except ServerRefused:  # to tell its version; it is there
+        except ServerRefused:  # it refuses to tell its version, but it answers
             pass
         with self._lock:
             self._problem = None
@@ -138,13 +140,13 @@ class Server:
         connection.close()
 
     def asked(self, do: Callable[[ClientConnection], T]) -> T:
-        """What `do` gets over a connection, which is closed if it fails. Raises as `connection` does."""
+        """Return the result of `do` with a connection, which is closed if `do` fails. Raises as `connection`."""
         connection, answer = self._asked_on(do)
         self.give_back(connection)
         return answer
 
     def opened(self, key: bytes, fetch: Callable[[ClientConnection], bytes | None]) -> "OpenRead | None":
-        """The item of queue `key` that `fetch` opens, and the connection with it. Raises as `connection` does."""
+        """Return the item of queue `key` that `fetch` opens, with its connection. Raises as `connection`."""
         connection, item = self._asked_on(fetch)
         if item is not None:
             return OpenRead(self, connection, key, item)
@@ -179,7 +181,7 @@ class Server:
 
 
 def _try_again(left_out: "ref[Server]", over: Event) -> None:
-    """Until it is back, or nobody wants it any more."""
+    """Try a server until it is back or no longer wanted."""
     while (server := left_out()) is not None:
         left_ms = server.next_try_at_ms - now_ms()
         del server
@@ -188,14 +190,14 @@ def _try_again(left_out: "ref[Server]", over: Event) -> None:
 
 
 class Waiting:
-    """Connections on which somebody waits, until that is over."""
+    """Connections on which somebody waits, until `end`."""
 
     def __init__(self) -> None:
         self._over = False
         self.after_fork()
 
     def after_fork(self) -> None:
-        """Those who wait are threads of the parent's."""
+        """Forget the connections: threads of the parent wait on them."""
         self._lock = Lock()
         self._connections: set[Transport] = set()
 
@@ -204,7 +206,7 @@ class Waiting:
 
     @contextmanager
     def on(self, connection: Transport) -> Iterator[None]:
-        """For the time of a block; what is done there fails with ConnectionLost once it is over."""
+        """Register a connection for a block, in which commands raise ConnectionLost after `end`."""
         with self._lock:
             self._connections.add(connection)
             if self._over:
@@ -223,7 +225,7 @@ class Waiting:
 
 
 class OpenRead:
-    """An item that is set aside for us, for as long as its connection lasts: that is its own until the end."""
+    """An item that the server has set aside for us, on a connection that is used for nothing else until the end."""
 
     def __init__(self, server: Server, connection: ClientConnection, key: bytes, item: bytes) -> None:
         self.item = item
@@ -232,17 +234,17 @@ class OpenRead:
         self._key = key
 
     def close(self) -> None:
-        """The item is done. Raises ConnectionLost: then it may be delivered again."""
+        """Confirm the item. Raises ConnectionLost: then it may be delivered again."""
         self._end(b"/close")
 
     def abort(self) -> None:
-        """It is the head again; a connection that is lost has done so by itself."""
+        """Return the item to the head of the queue; a lost connection has done so by itself."""
         with suppress(ConnectionLost):
             self._end(b"/abort")
 
     @contextmanager
     def used(self) -> Iterator[bytes]:
-        """The item, for a block: the head again when that fails, else to be closed."""
+        """Yield the item for a block: returned to the head if the block fails, else to be closed by the caller."""
         succeeded = False
         try:
             yield self.item
@@ -252,14 +254,14 @@ class OpenRead:
                 self.abort()
 
     def close_in_hand(self) -> None:
-        """The item is with who wants it, whatever becomes of the connection."""
+        """Confirm an item that its user has, whatever becomes of the connection: a failure is only logged."""
         try:
             self.close()
         except ConnectionLost as lost:
             _log.warning("an item of %s may be delivered again: %s", self._key.decode("utf-8", "replace"), lost)
 
     def hang_up(self) -> None:
-        """As `abort`, without waiting for the server."""
+        """Abort without waiting for the server."""
         self._connection.close()
 
     def _end(self, option: bytes) -> None:

@@ -1,4 +1,4 @@
-"""One connection to a server: requests out, replies in, and what goes wrong as KestrelErrors."""
+"""One connection to a server: sends requests, reads replies, and raises KestrelErrors for failures."""
 
 import re
 from collections import deque
@@ -31,39 +31,41 @@ _BLOCK_STARTS: Final = (b"STAT ", b"queue '", b"END")
 
 
 class Transport:
-    """It connects once, and what goes wrong ends the connection.
+    """Connection that connects only once, and that any failure ends.
 
-    Methods raise KestrelErrors: ServersAway and LoginRefused where they connect first, ConnectionLost where the server
-    did not answer, ServerRefused for its refusals.
+    Methods raise KestrelErrors: ServersAway and LoginRefused if they connect first, ConnectionLost if the server did
+    not answer, ServerRefused for its refusals.
     """
 
-    port_default = PORT_DEFAULT  # of addresses that name none
+    port_default = PORT_DEFAULT  # for addresses without a port
     asks_kind = False  # whether the server is asked what it is before something may change there
 
     def __init__(self, address: str, login: Login, timeout_ms: int) -> None:
-        """Connects with `connect`, or at the first command."""
+        """Does not connect: `connect` does, or the first command."""
         self.address = address
         self._login = login
         self._timeout_ms = timeout_ms
         self._socket: Socket | None = None
         self._has_connected = False
-        self._is_known = False  # nothing that may change something is sent before
+        self._is_known = False  # until then no command that may change something is sent
         self._why_closed = CLOSED
         self._parser = ReplyParser()
         self._replies: deque[Reply] = deque()
         restart_in_child(self)
 
     def failure_of(self, problem: errors.KestrelError) -> Exception:
-        """What is raised for it: a program with errors of its own gives those."""
+        """Return the exception to raise for a problem; programs with exceptions of their own override this."""
         return problem
 
     def connect(self) -> None:
-        """Now, unless it is connected. Raises ServersAway, LoginRefused or UnexpectedReply."""
+        """Connect, unless connected. Raises ServersAway, LoginRefused or UnexpectedReply."""
         with self._talking():
             pass
 
     def after_fork(self) -> None:
-        """It is the parent's, which is gone for the server only once nobody else has the connection open."""
+        """Close this child's copy of the parent's connection, which ends for the server only when no process has it
+        open.
+        """
         self._has_connected, self._why_closed = True, "it is a connection from before a fork, the parent's"
         self.close()
 
@@ -78,11 +80,11 @@ class Transport:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the server, as far as can be told, is still at the other end."""
+        """True if, as far as can be told, the server is still at the other end."""
         return self._socket is not None and is_quiet(self._socket)
 
     def hang_up(self) -> None:
-        """End whatever another thread waits for on it."""
+        """End whatever another thread is waiting for on this connection."""
         if (connected := self._socket) is not None:
             hang_up(connected)
 
@@ -92,7 +94,7 @@ class Transport:
         return bytes(self._match(command, b"|".join(map(re.escape, answers)))[0])
 
     def _match(self, command: bytes, expected: bytes, wait_ms: int = 0) -> "re.Match[bytes]":
-        """The reply of one line, which the pattern has to match."""
+        """Send a command and return its one-line reply, matched by the pattern."""
         with self._talking(wait_ms):
             self._send(command + b"\r\n")
             line = self._line(command.split()[0])
@@ -102,7 +104,7 @@ class Transport:
             return found
 
     def _line(self, verb: bytes) -> bytes:
-        """The next line, raised if it is an error. An END stands for itself."""
+        """Return the next line, or raise the error that it is. An END is returned as b"END"."""
         reply = self._reply()
         if reply == ():
             return b"END"
@@ -111,7 +113,9 @@ class Transport:
         return reply
 
     def _block(self, command: bytes) -> bytes:
-        """All lines up to END, without it. Taken as a whole, as it may be long: line by line is ten times the work."""
+        """Return all lines up to END, without it. It may be long, and reading line by line would be ten times
+        the work.
+        """
         with self._talking():
             self._send(command + b"\r\n")
             answer = bytearray()
@@ -123,7 +127,7 @@ class Transport:
         return bytes(answer[:-5]).replace(b"\r\n", b"\n")
 
     def _counters(self, command: bytes) -> dict[str, int | str]:
-        """The numbers, or words, of lines with a STAT each."""
+        """Return the numbers or words of STAT lines, by name."""
         counters: dict[str, int | str] = {}
         for line in self._block(command).splitlines():
             _, name, value = (line + b"  ").split(b" ", 2)
@@ -145,17 +149,19 @@ class Transport:
         return not self._login.user and request.startswith(b"set ")
 
     def must_be_known(self) -> None:
-        """Make sure that what is there is what it should be, before it is sent anything that it might misunderstand.
+        """Check the server before anything is sent that it might misunderstand.
 
-        Raises LoginRefused where it requires a login and there is none: it would take an item for that. Raises
-        OtherServer, and nothing has changed, where it is of another kind.
+        Raises LoginRefused if it requires a login and none is given: it would take an item for one. Raises OtherServer,
+        with nothing changed, if it is of another kind.
         """
         with self._talking():
             if not self._is_known:
                 self._ask_who_is_there()
 
     def _ask_who_is_there(self) -> None:
-        """Both questions in one go. Every server of either kind knows the first; only those with queues the second."""
+        """Send both questions at once. Every server of either kind knows the first; only servers with queues know the
+        second.
+        """
         self._is_known = True
         self._send(b"version\r\ndump_stats -\r\n" if self.asks_kind else b"version\r\n")
         version = self._reply()
@@ -169,7 +175,7 @@ class Transport:
             self._check_kind()
 
     def _check_kind(self) -> None:
-        """Raises OtherServer by the answer to the question that only servers with queues know."""
+        """Raise OtherServer unless the reply to the second question is that of a server with queues."""
         reply = self._reply()
         if reply == b"ERROR":
             raise errors.OtherServer(self.address, "it is a cache")
@@ -194,12 +200,12 @@ class Transport:
 
     @contextmanager
     def _talking(self, wait_ms: int = 0) -> Iterator[None]:
-        """Connected; the server may take `wait_ms` beyond the time-out. What goes wrong ends the connection."""
+        """Connect if necessary, and allow the server `wait_ms` beyond the time-out. Any failure ends the connection."""
         try:
             if self._socket is None and not self._has_connected:
                 self._connect()
             if (connected := self._socket) is not None:
-                with suppress(OSError):  # ended by another thread: it shows below
+                with suppress(OSError):  # another thread has ended it, which shows below
                     connected.settimeout((self._timeout_ms + wait_ms) / 1000)
             yield
         except (errors.KestrelError, OSError) as error:
@@ -221,7 +227,7 @@ class Transport:
             raise errors.ServersAway({self.address: reason_of(error)}) from error
 
     def _enter(self, connected: Socket, server: str, login: Login) -> None:
-        """What is said first on a connection."""
+        """Log in on a new connection."""
         log_in(connected, server, login)
 
     def _refusal(self, reply: Reply, verb: bytes) -> errors.ServerRefused:
@@ -238,7 +244,7 @@ class Transport:
 
 
 def reason_of(error: OSError) -> str:
-    """What the system says of it, as words in the middle of a line."""
+    """Return the system's text for an error, as words within a line."""
     return (error.strerror or str(error) or type(error).__name__).lower()
 
 
