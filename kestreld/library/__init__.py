@@ -1,6 +1,6 @@
 """Queues within a process: durable ones on the engine that the server runs, and others in memory.
 
-docs/library.md says how they are used.
+docs/library.md describes their use.
 """
 
 from kestreld.config.config import QueueConfig

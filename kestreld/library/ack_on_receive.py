@@ -1,4 +1,4 @@
-"""An answer that takes its item when somebody has it, and not before."""
+"""An answer that takes its item only when somebody receives it."""
 
 from collections.abc import Awaitable, Callable, Generator
 from threading import Lock
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class AckOnReceive(Derived[QItem, T]):
-    """What is made of an item that is set aside: it is done when `result` or `await` hands it out.
+    """Answer made of an item that is set aside: the item is done when `result` or `await` hands it out.
 
-    `take` and `take_async` end its open read. Where they find none any more, the item is in the queue again and the
-    answer is None.
+    `take` and `take_async` end its open read. If that has ended already, the item is in the queue again and the answer
+    is None.
     """
 
     def __init__(

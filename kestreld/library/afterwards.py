@@ -1,6 +1,6 @@
-"""What must not be done where it turns out to be due.
+"""A thread for clean-up that becomes due during garbage collection or when a coroutine is dropped.
 
-Garbage is collected at any moment, and whoever is interrupted by that may have the very lock that is needed then.
+Garbage is collected at any moment, and the interrupted thread may hold the very lock that the clean-up needs.
 """
 
 import sys
@@ -15,24 +15,24 @@ Call = Callable[[], object]
 
 
 class Afterwards:
-    """A thread that makes calls in their order, started with the first. To ask for one takes no lock."""
+    """A thread that makes calls in order, started with the first. Requesting a call takes no lock."""
 
     def __init__(self) -> None:
         self.after_fork()
         restart_in_child(self)
 
     def after_fork(self) -> None:
-        """Without calls and without a thread: those are the parent's."""
+        """Start without calls and thread: the old ones are the parent's."""
         self._calls: SimpleQueue[Call] = SimpleQueue()
         self._thread: Thread | None = None
 
     def do(self, call: Call) -> None:
-        """Have a call made soon; not any more at the end of the process."""
+        """Have a call made soon; calls at the end of the process are dropped."""
         self._calls.put(call)
         self._begin()
 
     def ready(self) -> Callable[[Call], object]:
-        """A function in C that has a call made soon: nothing is interrupted in it."""
+        """Return a function in C that has a call made soon, so that no signal handler interrupts it."""
         self._begin()
         return self._calls.put
 
@@ -40,7 +40,7 @@ class Afterwards:
         if self._thread is None and not sys.is_finalizing():
             thread = Thread(target=self._run, args=(self._calls,), name="what nobody took of queues", daemon=True)
             start(thread)
-            self._thread = thread  # where this is cut short the next call starts another
+            self._thread = thread  # if this is interrupted, the next call starts another
 
     def _run(self, calls: SimpleQueue[Call]) -> None:
         try:

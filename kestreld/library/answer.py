@@ -1,4 +1,4 @@
-"""An answer that comes later: a future for threads, which a coroutine can await."""
+"""Answer: the future of an operation, for threads to wait for and for coroutines to await."""
 
 import asyncio
 import logging
@@ -21,27 +21,28 @@ T = TypeVar("T")
 
 
 class _Condition(RLock):  # type: ignore[misc]  # final as typed only
-    """What an answer has for a future's condition: its lock. Nobody waits for it, but for a latch of his own.
+    """The lock in the place of a future's condition. Threads wait on latches of their own instead.
 
-    It is entered in C: where `__enter__` is Python, a signal handler that raises in it leaves the lock taken.
+    It is entered in C: if `__enter__` were Python, a signal handler that raises in it would leave the lock taken.
     """
 
     __slots__ = ()
 
     def notify_all(self) -> None:
-        """Nobody waits."""
+        """Do nothing: no thread waits on the condition."""
 
 
 class Answer(Future[T]):
-    """`result(timeout_s)` waits for it; `await` does on an event loop. One that is cancelled in time takes nothing.
+    """Result of an operation, available later: `result(timeout_s)` waits for it, and `await` does on an event loop. One
+    that is cancelled in time takes nothing.
 
-    `give_back` is told what has come for nobody: for a coroutine that was cancelled before it could take it, or for
-    one that is garbage before anybody has asked for it; None is not. `give_back_now` does so for the latter at once,
-    without waiting for a lock, unless it says False. Whoever serves it holds it weakly; in `kept` it holds itself for
-    as long as somebody awaits it or has left a callback.
+    `give_back` is called with a result, other than None, that reached nobody: the coroutine was cancelled before it
+    could take it, or the answer is garbage and nobody has asked for the result. In the latter case `give_back_now` is
+    called first, which must not wait for a lock, and only if it returns False `give_back`. The code that settles an
+    answer holds it weakly; in `kept` it holds itself while somebody awaits it or has left a callback.
     """
 
-    _is_received = True  # until it is made whole
+    _is_received = True  # until `__init__` has run
 
     def __init__(
         self,
@@ -49,19 +50,19 @@ class Answer(Future[T]):
         give_back_now: Callable[[Any], bool] | None = None,
         kept: set[Any] | None = None,
     ) -> None:
-        # Not left to the future, whose condition would cost as much as all the rest.
+        # Not by Future.__init__, whose condition would cost as much as all the rest.
         self._condition: Any = _Condition()
         self._state = PENDING
         self._result: T | None = None
         self._exception: BaseException | None = None
         self._waiters: list[Any] = []
         self._done_callbacks: list[Callable[[Future[T]], object]] = []
-        self._latches: list[Lock] = []  # of threads that wait
+        self._latches: list[Lock] = []  # of waiting threads
         self._own_calls: list[Callable[[Any], object]] = []
         self._give_back = give_back
         self._give_back_now = give_back_now
         self._kept = kept
-        self._loop: asyncio.AbstractEventLoop | None = None  # of who awaits it
+        self._loop: asyncio.AbstractEventLoop | None = None  # on which it is awaited
         self._is_received = False
 
     def result(self, timeout: float | None = None) -> T:
@@ -77,7 +78,7 @@ class Answer(Future[T]):
         return super().exception()
 
     def _wait(self, timeout_s: float | None) -> None:
-        """Raises TimeoutError. Not left to the condition: a signal handler that raises may find its lock let go of."""
+        """Wait on a latch. Raises TimeoutError. A signal handler that raises might find a condition's lock released."""
         if self.done():
             return
         latch = Lock()
@@ -90,11 +91,11 @@ class Answer(Future[T]):
             raise TimeoutError
 
     def seen(self) -> T:
-        """What it is, without having received it. It is there."""
+        """Return the result without counting as its receiver. The answer is settled."""
         return super().result()
 
     def receive(self) -> None:
-        """Somebody has what it is."""
+        """Note that somebody has the result."""
         self._is_received = True
 
     def add_done_callback(self, call: Callable[[Future[T]], object]) -> None:
@@ -102,9 +103,9 @@ class Answer(Future[T]):
         super().add_done_callback(call)
 
     def when_settled(self, call: Callable[[Future[T]], object]) -> None:
-        """`add_done_callback` for who does not want the answer himself: nobody keeps it for that.
+        """Add a callback of ours, which does not keep the answer alive.
 
-        It is called after all others, and again where that was cut short.
+        It is called after all others, and again if that was interrupted.
         """
         self._own_calls.append(call)
         if self.done():
@@ -125,11 +126,11 @@ class Answer(Future[T]):
 
     @property
     def is_forsaken(self) -> bool:
-        """Whether who awaits it will never go on: his event loop is closed."""
+        """True if the coroutine that awaits it can never continue: its event loop is closed."""
         return self._loop is not None and self._loop.is_closed()
 
     def awaited_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Somebody is about to await it there."""
+        """Note the event loop on which it is about to be awaited."""
         self._loop = loop
 
     def __await__(self) -> Generator[object, None, T]:
@@ -148,7 +149,7 @@ class Answer(Future[T]):
             raise
         finally:
             if not is_received:
-                self.abandon()  # before the coroutine ends, and anybody else gets what comes after it
+                self.abandon()  # before the coroutine ends, and somebody else gets a later item
         return found
 
     def _tell(self, loop: asyncio.AbstractEventLoop, told: "asyncio.Future[None]") -> None:
@@ -164,7 +165,7 @@ class Answer(Future[T]):
             self.return_later()
 
     def abandon(self) -> None:
-        """Who awaited it does not any more: it is cancelled, or given back."""
+        """Cancel the answer, or give its result back: nobody awaits it any longer."""
         if self.cancel() or self.done():
             self.return_found()
         else:
@@ -174,7 +175,7 @@ class Answer(Future[T]):
         if self._is_received or self._give_back is None or not self.done() or self.cancelled():
             return
         found = None if self.exception() is not None else self.seen()
-        # Once: a coroutine that awaits it and is garbage too may be finalized after it, and abandons it then.
+        # Only once: a coroutine that is garbage, too, may be finalized later, and abandons it then.
         give_back, self._give_back = self._give_back, None
         with suppress(QueueForked):
             if found is not None and (self._give_back_now is None or not self._give_back_now(found)):
@@ -184,14 +185,14 @@ class Answer(Future[T]):
     def of(
         cls, value: T, give_back: Callable[[Any], object] | None = None, now: Callable[[Any], bool] | None = None
     ) -> "Answer[T]":
-        """One that is there already."""
+        """Return an answer that is settled already."""
         answer = cls(give_back, now)
         answer._result = value  # nobody knows it yet
         answer._state = FINISHED
         return answer
 
     def return_found(self) -> None:
-        """Give back what it is, if it is anything. It is there, or cancelled."""
+        """Give the result back, if there is one. The answer is settled or cancelled."""
         if self._give_back is None or self.cancelled() or self.exception() is not None:
             return
         if (found := self.result()) is not None:
@@ -199,21 +200,23 @@ class Answer(Future[T]):
             give_back(found)
 
     def return_later(self) -> None:
-        """`return_found` by who has just settled it."""
+        """Call `return_found`, from the code that has just settled the answer."""
         self.return_found()
 
     def refuse(self, queue: str) -> None:
-        """In a forked child, where nobody would ever bring it: from now on it raises QueueForked."""
+        """In a forked child: raise QueueForked from now on, because nobody there would ever settle the answer."""
         self._give_back = None
-        self._condition = forked_lock(queue)  # which all methods of a future take first
+        self._condition = forked_lock(queue)  # all methods of a future take it first
 
     def fail(self, problem: KestrelError) -> None:
-        """Nobody would ever settle it: it raises `problem`, unless it is settled already."""
+        """Raise `problem` as the result, unless settled: nobody would ever settle it."""
         if not self.done() and (self.running() or self.set_running_or_notify_cancel()):
             self.set_exception(problem)
 
     def _invoke_callbacks(self) -> None:
-        """Each once, also where this is cut short and done again. Latches come first: none of theirs is swallowed."""
+        """Call each callback once, even if this is interrupted and repeated. Latches come first, so that no thread
+        waits forever.
+        """
         for latch in self._latches:
             if latch.locked():
                 latch.release()
@@ -227,12 +230,14 @@ class Answer(Future[T]):
             self._make_own_calls()
 
     def tell_again(self) -> None:
-        """It is settled; who did that may not have come to tell all who wait for it."""
+        """Notify all waiting threads and callbacks: the code that settled the answer may have been interrupted before
+        it did.
+        """
         self._invoke_callbacks()
 
 
 class Derived(Answer[T | None], Generic[S, T]):
-    """What is made of another answer, None of None. To cancel it is to cancel that."""
+    """Answer made from another answer's result, None from None. Cancelling it cancels that one."""
 
     def __init__(self, source: Answer[S | None], made: Callable[[S], T], kept: set[Any] | None = None) -> None:
         super().__init__(kept=kept)
@@ -251,7 +256,7 @@ class Derived(Answer[T | None], Generic[S, T]):
         self._source.awaited_on(loop)
 
     def settle(self) -> None:
-        """The other is there, or cancelled. Callbacks are called now."""
+        """Settle from the other answer, which is settled or cancelled. Callbacks are called now."""
         if self.done():
             return
         if self._source.cancelled():
@@ -263,13 +268,13 @@ class Derived(Answer[T | None], Generic[S, T]):
         found = self._source.seen()
         try:
             made = None if found is None else self._made(found)
-        except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked for it is to have it
+        except Exception as error:  # noqa: BLE001 - any exception is the result
             self.set_exception(error)
             return
         self.set_result(made)
 
     def fail(self, problem: KestrelError) -> None:
-        """It follows the other."""
+        """Do nothing: it follows the other answer."""
 
     def return_found(self) -> None:
         self._source.return_found()

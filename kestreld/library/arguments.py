@@ -1,4 +1,4 @@
-"""What the library's queues are made with, checked where it is given."""
+"""Checks of the arguments from which the library's queues are made."""
 
 from reprlib import repr as shortened
 from typing import Final
@@ -7,11 +7,11 @@ from kestreld import checks
 from kestreld.config.config import QueueConfig, queue_name_problem
 from kestreld.errors import BadQueueName
 
-NO_DELAY: Final[float] = 0  # known by its identity: False is none
+NO_DELAY: Final[float] = 0  # compared by identity: False is not NO_DELAY
 
 
 def checked_name(name: str) -> str:
-    """The name of a queue. Raises TypeError or BadQueueName."""
+    """Return the name of a queue. Raises TypeError or BadQueueName."""
     problem = queue_name_problem(checks.text(name, "queue name", may_be_empty=True))
     if problem is not None:
         raise BadQueueName(f"{problem}: {shortened(name)}")
@@ -19,7 +19,7 @@ def checked_name(name: str) -> str:
 
 
 def checked_config(config: QueueConfig | None) -> QueueConfig:
-    """The configuration of a queue, None = the defaults. Raises TypeError."""
+    """Return the configuration of a queue, None = the defaults. Raises TypeError."""
     if config is None:
         return QueueConfig()
     checks.instance(config, QueueConfig, "config")

@@ -1,4 +1,4 @@
-"""Queues in memory whose consumers wait in line: what any of them can do, and how one consumer waits."""
+"""BlockingQueue: the interface of queues in memory whose consumers wait in line, and one such consumer."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -13,49 +13,49 @@ from kestreld.library.answer import Answer
 from kestreld.library.worker import Worker
 
 T = TypeVar("T")
-IDLE_MAX: Final = 64  # consumers that have given up are cleared out of a line beyond this
+IDLE_MAX: Final = 64  # a longer line is cleared of consumers that have given up
 deadlines: Final = Worker("deadlines of queues")
 
 
 class FullPolicy(Enum):
-    """What becomes of a put when there are as many items as there may be."""
+    """Behaviour of a put when the queue has `max_items`."""
 
     REFUSE_PUTS = "refuse puts"
     DROP_OLDEST = "drop oldest"
 
 
 class BlockingQueue(Protocol[T]):
-    """A queue for threads, in memory. No producer and no consumer is ever blocked. None cannot be an item."""
+    """A queue for threads, in memory. No producer or consumer is ever blocked. None cannot be an item."""
 
     def put(self, item: T) -> bool:
-        """Add an item, or hand it to who has waited longest. False when the queue is full or closed."""
+        """Add an item, or hand it to the consumer that has waited longest. False if the queue is full or closed."""
 
     def get(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[T | None]:
-        """The next item once there is one. None if there is none until then (ms since the epoch), or for `timeout`
-        seconds; without either it waits forever.
+        """Return an answer for the next item. It is None if there is no item until the deadline (ms since the epoch),
+        or for `timeout` seconds; without either it waits forever.
         """
 
     def poll(self) -> T | None:
-        """The next item if there is one."""
+        """Take the next item, None if there is none."""
 
     def poll_if(self, predicate: Callable[[T], bool]) -> T | None:
-        """The next item if there is one and it is as wanted; otherwise it stays."""
+        """Take the next item if there is one and `predicate` is true for it, else None; the item stays then."""
 
     def flush(self) -> int:
-        """Drop every item; how many there were."""
+        """Drop all items. Return how many there were."""
 
     def evict_waiters(self) -> None:
-        """Everybody who waits gets None."""
+        """End all waits with None."""
 
     def close(self) -> None:
-        """Take no more items. Everybody who waits gets None; what is there can still be taken."""
+        """Accept no more items. Waits end with None; items that are there can still be taken."""
 
     @property
     def waiters(self) -> int:
-        """How many consumers wait."""
+        """Number of waiting consumers."""
 
     def __len__(self) -> int:
-        """How many items wait."""
+        """Number of waiting items."""
 
 
 def checked_limit(max_items: int | None) -> int | None:
@@ -63,7 +63,7 @@ def checked_limit(max_items: int | None) -> int | None:
 
 
 class Consumer(Answer[T | None], Generic[T]):
-    """One who waits. Whoever holds it decides what becomes of it; one at a time can."""
+    """A waiting consumer. The code that holds it decides its outcome; only one thread at a time can hold it."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class Consumer(Answer[T | None], Generic[T]):
     ) -> None:
         super().__init__(give_back, give_back_now, kept)
         self._count_miss = count_miss
-        self._free = [True]  # a list, as taking something from one is one step for all threads
+        self._free = [True]  # a list, because `pop` is atomic between threads
         self._unwanted = False
 
     def hold(self) -> bool:
-        """Whether it is the caller's now, to be given something or to be let go of."""
+        """Return True if the caller now holds it, to serve it or to let go of it."""
         if self._loop is not None and self.is_forsaken:
             afterwards.do(super().cancel)
             return False
@@ -88,25 +88,25 @@ class Consumer(Answer[T | None], Generic[T]):
             return False
 
     def let_go(self) -> None:
-        """It goes on waiting, unless its time has come meanwhile."""
+        """Let it wait on, unless it has given up meanwhile."""
         self._free.append(True)
         if self._unwanted:
             self.give_up()
 
     def give_up(self) -> None:
-        """It gets nothing, unless it is being served just now."""
+        """End the wait with None, unless it is being served just now."""
         self._unwanted = True
         if self.hold():
             self._count_miss()
             self.set_result(None)
 
     def fail(self, problem: KestrelError) -> None:
-        """Nobody would end its wait: it raises `problem`, unless it is being served just now."""
+        """End the wait with `problem`, because nobody else would, unless it is being served just now."""
         if self.hold():
             self.set_exception(problem)
 
     def cancel(self) -> bool:
-        """As of any future; one that gets an item at the same time is not cancelled."""
+        """Cancel the wait like any future; fails if it is being served at the same time."""
         if self.hold():
             return super().cancel()
         self._unwanted = True
@@ -114,13 +114,13 @@ class Consumer(Answer[T | None], Generic[T]):
 
 
 def is_waiting(one: "ref[Consumer[T]]") -> bool:
-    """Whether somebody who stood in a line can still be served."""
+    """Return True if a consumer in a line can still be served."""
     consumer = one()
     return consumer is not None and not (consumer.done() or consumer.is_forsaken)
 
 
 def wait_until(consumer: Consumer[T], deadline_at_ms: int) -> None:
-    """It gives up at an instant in ms since the epoch, which is waited for on the monotonic clock."""
+    """Let a consumer give up at a time in ms since the epoch, measured on the monotonic clock."""
 
     def give_up() -> None:
         if (found := waiting()) is not None:

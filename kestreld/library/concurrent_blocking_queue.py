@@ -1,8 +1,7 @@
-"""A BlockingQueue without a lock that anybody waits for.
+"""ConcurrentBlockingQueue: a BlockingQueue without a lock that any thread waits for.
 
-Items and consumers stand in two lines. Whoever adds to one of them brings the heads of both together, for as long as
-there are both. One thread does that at a time; another that comes meanwhile leaves a note that there is more to do,
-and goes on.
+Items and consumers stand in two lines. A thread that adds to either matches the heads of both for as long as both have
+one. One thread at a time does that; another that comes meanwhile leaves a note that there is more to do, and continues.
 """
 
 from collections import deque
@@ -21,16 +20,16 @@ T = TypeVar("T")
 
 
 class ConcurrentBlockingQueue(MemoryQueue[T]):
-    """See BlockingQueue. `max_items` None = unlimited."""
+    """A BlockingQueue whose operations wait for no lock. `max_items` None = no limit."""
 
     def __init__(self, max_items: int | None = None, full_policy: FullPolicy = FullPolicy.REFUSE_PUTS) -> None:
         super().__init__(max_items, full_policy)
         self._free_slots = None if self._max_items is None else Semaphore(self._max_items)
-        self._above: deque[None] = deque()  # a note for each item there is no room for: those that were given back
+        self._above: deque[None] = deque()  # a note for each item above the limit: items that were given back
         self._append = self._items.append
-        self._takes_less = self._free_slots is not None  # than everything: it is limited, or closed
+        self._takes_less = self._free_slots is not None  # a put may be refused: the queue is limited or closed
         self._clear_out_at = IDLE_MAX
-        self._more_to_do: deque[None] = deque()  # notes; a deque, as adding and taking are one step for all threads
+        self._more_to_do: deque[None] = deque()  # notes; a deque, because its operations are atomic
         self._bringing_together = Lock()  # tried, never waited for
 
     def put(self, item: T) -> bool:
@@ -45,7 +44,7 @@ class ConcurrentBlockingQueue(MemoryQueue[T]):
         return True
 
     def _claim_slot(self) -> bool:
-        """Have room for one more item, whose it is then; False when there is none."""
+        """Reserve room for one more item. False if there is none."""
         if self._is_closed:
             return False
         if self._free_slots is None:
@@ -59,7 +58,7 @@ class ConcurrentBlockingQueue(MemoryQueue[T]):
         return True
 
     def _take(self) -> T | None:
-        """The head item, whose room is the caller's."""
+        """Take the head item; its room is the caller's to release."""
         try:
             return self._items.popleft()
         except IndexError:
@@ -80,7 +79,9 @@ class ConcurrentBlockingQueue(MemoryQueue[T]):
         self._bring_together()
 
     def _return_now(self, item: T) -> bool:
-        """`_return` above the limit, where nobody waits: whoever counts the room may be who is interrupted here."""
+        """Put an item back above the limit, unless a consumer waits: the interrupted thread may be the one that counts
+        the room.
+        """
         if any(map(is_waiting, self._line.copy())):
             return False
         if self._free_slots is not None:
@@ -100,7 +101,7 @@ class ConcurrentBlockingQueue(MemoryQueue[T]):
 
     def _bring_together(self) -> None:
         self._more_to_do.append(None)
-        # Whoever leaves a note while another is at it may find it too late: so it is looked for once more afterwards.
+        # A note may be left just after the other thread has looked: so look once more after releasing.
         while self._more_to_do and self._bringing_together.acquire(blocking=False):
             try:
                 while self._more_to_do:
@@ -118,17 +119,17 @@ class ConcurrentBlockingQueue(MemoryQueue[T]):
                 self._line.popleft()
                 continue
             item = self._take()
-            if item is None:  # somebody has polled it
+            if item is None:  # another thread has polled it
                 consumer.let_go()
                 break
             self._line.popleft()
             self._release_slot()
             consumer.set_result(item)
-        if self._is_closed and not self._items:  # not before: what is there is still taken
+        if self._is_closed and not self._items:  # not before: remaining items can still be taken
             self.evict_waiters()
 
     def _clear_out(self) -> None:
-        # Only as many as there were: those who come meanwhile stay behind them.
+        # Only those that were there: consumers that come meanwhile stay behind them.
         before = [self._line.popleft() for _ in range(len(self._line))]
         waiting = [one for one in before if is_waiting(one)]
         self._line.extendleft(reversed(waiting))
@@ -158,7 +159,7 @@ class ConcurrentBlockingQueue(MemoryQueue[T]):
                 self._release_slot()
                 return item
             if taken is not None:
-                self._items.appendleft(taken)  # it has become the head since
+                self._items.appendleft(taken)  # another item has become the head since
         self._count_miss()
         return None
 

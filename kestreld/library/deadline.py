@@ -1,4 +1,4 @@
-"""Until when somebody waits: an instant, or a number of seconds from now."""
+"""Deadlines of waits: a time in ms since the epoch, or a number of seconds from now."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ _INSTANT: Final = "an int in ms since the epoch"
 
 
 def checked_deadline(deadline_at_ms: float | None, timeout: float | None = None) -> int:
-    """Ms since the epoch, not farther than can be waited for, from one of the two. Raises InvalidArgument."""
+    """Return the deadline in ms since the epoch from one of the two, limited to FAR_AT_MS. Raises InvalidArgument."""
     end_at_ms = checked_end(deadline_at_ms, timeout)
     if end_at_ms is None:
         raise InvalidType("deadline_at_ms", f"{_INSTANT}, unless there is a timeout", None)
@@ -19,7 +19,7 @@ def checked_deadline(deadline_at_ms: float | None, timeout: float | None = None)
 
 
 def checked_end(deadline_at_ms: float | None, timeout: float | None = None) -> int | None:
-    """`checked_deadline`, where None of both is forever."""
+    """Return the deadline like `checked_deadline`; None of both = forever."""
     if timeout is not None:
         if deadline_at_ms is not None:
             raise InvalidValue("timeout", "None where there is a deadline_at_ms", timeout)

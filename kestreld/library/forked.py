@@ -1,7 +1,7 @@
-"""Queues after a fork: they belong to the parent, and in the child whatever is asked of them raises QueueForked.
+"""Queues after a fork: they belong to the parent, and raise QueueForked in the child.
 
-A child has copies of its parent's queues, of descriptors and of locks, which another thread may have held. Nothing asks
-in which process it runs: in the child locks are other objects, and queues have another class.
+A child has copies of its parent's queues, of descriptors and of locks, which another thread may have held. No code asks
+which process it runs in: in the child locks are other objects, and queues have another class.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ _queues: Final[WeakSet[Any]] = WeakSet()
 
 
 def refuse_in_child(queue: object) -> None:
-    """Have all methods and properties of a queue raise QueueForked in each child."""
+    """Have all methods and properties of a queue raise QueueForked in each forked child."""
     _queues.add(queue)
 
 
 class _RefusingLock:
-    """In the place of a lock that nobody can have any more."""
+    """Stands in for a lock that can never be acquired again: raises `reason()` instead."""
 
     def __init__(self, reason: Callable[[], KestrelError]) -> None:
         self._reason = reason
@@ -32,28 +32,28 @@ class _RefusingLock:
     __enter__ = acquire
 
     def __exit__(self, *_: object) -> None:
-        """Never reached."""
+        """Do nothing: never reached."""
 
 
 def forked_lock(queue: str) -> Any:
-    """Stands for a lock. Whoever wants it gets QueueForked with the name of the queue."""
+    """Return a stand-in for a lock that raises QueueForked with the name of the queue."""
     return _RefusingLock(lambda: QueueForked(queue))
 
 
 def dead_lock(problem: ThreadDied) -> Any:
-    """Stands for a lock. Whoever wants it gets the problem."""
+    """Return a stand-in for a lock that raises the problem."""
     return _RefusingLock(lambda: problem)
 
 
 @cache
 def _forked(kind: Any) -> Any:
-    """The class that queues of this one have in a child."""
+    """Return the class that queues of this class have in a child."""
 
     def refuse(queue: object, *_: object) -> NoReturn:
         raise QueueForked(object.__getattribute__(queue, "__dict__")["_forked"])
 
     def attribute(queue: object, name: str) -> Any:
-        # What a class is asked by the language itself, as by `isinstance`, does nothing.
+        # Dunder attributes, which `isinstance` and the like read, have no effects.
         return object.__getattribute__(queue, name) if name.startswith("__") else refuse(queue)
 
     def named(queue: object) -> str:
@@ -73,7 +73,7 @@ def _name(queue: Any) -> str:
 @call_in_child
 def _refuse() -> None:
     queues = list(_queues)
-    _queues.clear()  # a grandchild finds them as they are
+    _queues.clear()  # they refuse in a grandchild, too
     for queue in queues:
         name = _name(queue)
         for answer in getattr(queue, "awaited", ()):

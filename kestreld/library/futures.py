@@ -1,4 +1,4 @@
-"""What is waited for: an item that is not there yet, a commit that is not on disk yet."""
+"""Futures of the library: ItemFuture for an item that has yet to come, CommitFuture for a commit on its way to disk."""
 
 from collections.abc import Callable, Container
 from typing import Any, TypeVar
@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 
 def is_claimed(answer: Answer[T]) -> bool:
-    """Whether it can be cancelled no more; it may be asked again."""
+    """Return True if the answer can no longer be cancelled; may be called again."""
     return answer.running() or answer.set_running_or_notify_cancel()
 
 
 class CommitFuture(Answer[None]):
-    """There once a commit is on disk, or a crowded journal has room."""
+    """Settled once a commit is on disk, or a crowded journal has room."""
 
     def __init__(self, pending_commit: PendingCommit | None) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class CommitFuture(Answer[None]):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the commit was undone, as far as is known."""
+        """True if the commit was undone, as far as is known."""
         return self._commit is not None and self._commit.failure is not None
 
     def released(self, failure: JournalFailed | None = None) -> None:
@@ -46,10 +46,10 @@ class CommitFuture(Answer[None]):
 
 
 class ItemFuture(Answer[QItem | None]):
-    """Somebody in a reader's line. Once it is served it can be cancelled no more: the item is his.
+    """A wait in a reader's line. Once it is served it can no longer be cancelled: the item is its own.
 
-    `ended` is told, with the engine's lock held, that its turn decides what becomes of it. Where it `calls_back`, it
-    is there, and its callbacks are called, on the worker.
+    `ended` is called with it, with the engine's lock held, when the current turn decides its outcome. With
+    `calls_back`, it is settled and its callbacks are called on the worker.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ItemFuture(Answer[QItem | None]):
         self.item: QItem | None = None
         self._item_id = 0
         self.is_abandoned = False
-        self.pending_commit: PendingCommit | None = None  # of the commit it depends on
+        self.pending_commit: PendingCommit | None = None  # the commit that it depends on
         self._take = take
         self._ended = ended
         self._worker = worker
@@ -90,13 +90,13 @@ class ItemFuture(Answer[QItem | None]):
     def has_item(
         self, want: int, opened: Container[int], is_waiting: Callable[[Reader, int], bool], reader: Reader
     ) -> bool:
-        """Whether the item it was served is its own, in a turn that was cut short."""
+        """Return True if the item that it was served is its own after an interrupted turn."""
         if self.item is None or want == PEEK:
             return self.item is not None
         return self._item_id in opened if want == OPEN else not is_waiting(reader, self._item_id)
 
     def forget_item(self) -> None:
-        """What it was served is not its own."""
+        """Drop the item that it was served, which is not its own."""
         self.item, self._item_id = None, 0
 
     def refused(self, waiter: Waiter, reason: str) -> None:
@@ -107,18 +107,18 @@ class ItemFuture(Answer[QItem | None]):
         self.settle(failure)
 
     def settle(self, problem: KestrelError | None) -> None:
-        """The turn is over, and has failed with `problem`."""
+        """Settle: the turn is over, and has failed with `problem` if that is not None."""
         if self._calls_back:
             self._worker.settle(lambda: self._finish(problem))
         else:
             self._finish(problem)
 
     def return_later(self) -> None:
-        self._worker.settle(self.return_found)  # who settles it has the engine's lock
+        self._worker.settle(self.return_found)  # the thread that settles it has the engine's lock
 
     def _finish(self, problem: KestrelError | None) -> None:
         if self.done():
-            return  # settled before, in a turn that was cut short
+            return  # settled before, in an interrupted turn
         if problem is None:
             self.set_result(self.item)
         else:
@@ -126,11 +126,13 @@ class ItemFuture(Answer[QItem | None]):
 
 
 def _nobody() -> None:
-    """In place of a reference to a Wait."""
+    """Stand in for a reference to an ItemFuture."""
 
 
 class Seat:
-    """The place of a Wait in a line. Once nobody can ask for the answer any more it is passed over, and soon `left`."""
+    """Place of an ItemFuture in a line. Once nobody can ask for the future any longer, its place is skipped, and soon
+    `left`.
+    """
 
     def __init__(self, wait: ItemFuture, left: Callable[[Waiter], object]) -> None:
         self.waiter: Waiter | None = None  # whose it is
@@ -138,7 +140,9 @@ class Seat:
         self._left = left
 
     def settled(self) -> None:
-        """The Wait is. What is raised in the call that its end would make reaches nobody, so it makes none."""
+        """Drop the reference to the settled future, so that its end makes no call: an exception there would reach
+        nobody.
+        """
         self._wait = _nobody
 
     def _is_empty(self, _: object) -> None:

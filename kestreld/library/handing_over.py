@@ -1,4 +1,4 @@
-"""How an open read gets to who asked for it."""
+"""Hand-over of an open read to its caller, safe against exceptions of signal handlers."""
 
 from collections.abc import Callable
 from threading import get_ident
@@ -10,11 +10,12 @@ T = TypeVar("T")
 
 
 def hand_over(reading: Reading, fetch: Callable[[], T], holder: int = 0) -> T:
-    """What `fetch` gives. Where an exception of somebody else's comes in its place, what it has opened returns.
+    """Return the result of `fetch`. If a foreign exception interrupts that, the item it has opened returns to the
+    queue.
 
-    `holder` is the loop or block that has it; 0 = the caller; LEASED = the caller, until its lease is over.
+    `holder` is the loop or block that holds the item; 0 = the caller; LEASED = the caller, until its lease is over.
 
-    Whoever calls this returns it at once: behind the last store the interpreter looks for signals no more.
+    The caller must return the result at once: after its last store the interpreter checks for no more signals.
     """
     me, is_there = get_ident(), False
     try:

@@ -1,4 +1,4 @@
-"""An item as the library hands it out."""
+"""QItem: an item as the library hands it out."""
 
 import struct
 from collections.abc import Mapping
@@ -12,17 +12,19 @@ _new: Final = tuple.__new__  # a quarter of what a call of the class costs
 
 
 class QItem(NamedTuple):
-    """An item of a PersistentQueue or a JournalReader. Kestrel's guide has the first four names."""
+    """An item of a PersistentQueue or a JournalReader. The first four names are those of Kestrel's guide."""
 
     add_time: int  # ms since the epoch
     expiry: int  # ms since the epoch; 0 = never
     data: bytes
-    xid: int  # names the open read; 0 = it is not one
-    error_count: int = 0  # so often a JournalReader was given it back
+    xid: int  # id of the open read; 0 = it is not one
+    error_count: int = 0  # how often it was given back to a JournalReader
 
 
 def item_from(record: bytes, errors: Mapping[int, int], owner: object = None) -> QItem:
-    """`errors` are those of all its reader's items, by id. It is an open read where it has an owner."""
+    """Make an item of a record. `errors` are the failures of its reader's items, by id. With an owner it is an open
+    read.
+    """
     add_at_ms, expire_at_ms = _times(record)
     data = record[PUT_HEADER_BYTES:]
     if owner is None and not errors:

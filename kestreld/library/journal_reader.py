@@ -1,4 +1,4 @@
-"""A reader of a JournaledQueue: a position of its own on the journal, with its limits, expiry and error handling."""
+"""JournalReader: one reader of a JournaledQueue, with its own position, limits, expiry and error handling."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from queue import Empty
@@ -23,10 +23,12 @@ ExpiredHandler = Callable[["JournalReader", QItem], object]
 
 
 class JournalReader(Counted):
-    """`get` sets an item aside as an open read, which `commit` or `unget` ends. Asked for by `JournaledQueue.reader`.
+    """One reader of a JournaledQueue, made by `JournaledQueue.reader`. `get` sets an item aside as an open read, which
+    `commit` or `unget` ends.
 
-    The error handler is called by the thread that ungets, with the item and how often it has failed: True means that
-    the item is dealt with and done. The other handler is told, on the queue's own thread, of items that expire.
+    The error handler is called in the thread that calls `unget`, with the item and its number of failures; True means
+    that it has dealt with the item, which is done then. The other handler is called with expired items, on the queue's
+    own thread.
     """
 
     def __init__(self, spool: Spool, reader: Reader, queue: object = None) -> None:
@@ -38,16 +40,16 @@ class JournalReader(Counted):
 
     @property
     def name(self) -> str:
-        """Its name; "" is the default reader's."""
+        """Name of the reader; "" is the default reader."""
         return self._reader.label
 
     @property
     def full_name(self) -> str:
-        """The name by which a server knows it: `orders+audit`, or `orders` of the default reader."""
+        """Name by which a server knows the reader: `orders+audit`, or `orders` for the default reader."""
         return self._reader.name
 
     def handle(self, error_handler: ErrorHandler | None, on_expired: ExpiredHandler | None) -> None:
-        """Have these called from now on; None leaves what there is."""
+        """Set the handlers; None leaves a handler unchanged."""
         if error_handler is not None:
             self._error_handler = error_handler
         if on_expired is None:
@@ -55,7 +57,7 @@ class JournalReader(Counted):
 
         def expired(record: bytes) -> None:
             item = item_from(record, self._reader.retries)
-            told: Answer[None] = Answer()  # what a callback raises is logged
+            told: Answer[None] = Answer()  # exceptions of callbacks are logged
             told.add_done_callback(lambda _: on_expired(self, item))
             self.reading.spool.worker.soon(lambda: told.set_result(None))
 
@@ -66,7 +68,7 @@ class JournalReader(Counted):
     def get(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
         """Set the head item aside, waiting for one until the deadline (ms since the epoch), or for `timeout` seconds.
 
-        None when there is none. Without either it does not wait. Items that were given back come before others.
+        None if there is none. Without deadline and timeout it does not wait. Items that were given back come first.
         """
         if deadline_at_ms is None and timeout is None:
             return hand_over(self.reading, lambda: self.reading.fetch(OPEN))
@@ -74,14 +76,15 @@ class JournalReader(Counted):
         return hand_over(self.reading, lambda: self.reading.receive(end_at_ms, OPEN))
 
     def get_nowait(self) -> QItem:
-        """`get` that raises queue.Empty when there is none."""
+        """Set the head item aside as `get` does; raises queue.Empty if there is none."""
         item = self.get()
         if item is None:
             raise Empty
         return item
 
     def read(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> OpenReadBlock:
-        """An item for a `with` block, None when there is none: committed when that succeeds, else `unget`.
+        """Return an item for a `with` block, None if there is none: committed if the block succeeds, else passed to
+        `unget`.
 
         Without a deadline or a timeout in seconds it does not wait.
         """
@@ -91,9 +94,9 @@ class JournalReader(Counted):
         return OpenReadBlock(self.reading, lambda: self.reading.receive(end_at_ms, OPEN), self.unget)
 
     def __iter__(self) -> Iterator[QItem]:
-        """Items as they come, each committed when the next is asked for, until the queue is closed.
+        """Iterate over items as they come, until the queue is closed. An item is committed when the next is requested.
 
-        Whoever leaves the loop gives the item back, which is the head again; that is no error of the item's.
+        Leaving the loop returns the last item to the head, which does not count as an error.
         """
         return OpenReadLoop(self.reading, item_itself)
 
@@ -101,57 +104,57 @@ class JournalReader(Counted):
         return OpenReadLoop(self.reading, item_itself)
 
     def get_later(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[QItem | None]:
-        """`get` without waiting for it: the answer comes, and its callbacks are called, when there is one.
+        """Return an answer for `get`, which calls its callbacks when there is an item, or none in time.
 
         Without a deadline or a timeout it waits forever.
         """
         return self.reading.answer(checked_end(deadline_at_ms, timeout), lambda item: item)
 
     async def get_async(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
-        """`get` for a coroutine; without a deadline or a timeout it waits forever.
+        """Do `get` in a coroutine; without a deadline or a timeout it waits forever.
 
-        One that is cancelled leaves the item where it was.
+        If the coroutine is cancelled, the item stays in the queue.
         """
         return await self.reading.receive_async(checked_end(deadline_at_ms, timeout), OPEN)
 
     def lease(self, seconds: float, timeout: float | None = None, *, heartbeat: bool = False) -> Lease | None:
-        """Take the head item for so long, waiting for one for `timeout` seconds (None = not at all); see Lease.
+        """Lease the head item for some seconds, waiting for one for `timeout` seconds (None = not at all); see Lease.
 
-        With a heartbeat it is extended again and again while its `with` block runs. When it fails the error handler
-        is asked, as with `unget`; not when its time is over.
+        With a heartbeat the lease is extended again and again while its `with` block runs. The error handler is called
+        if the item fails, as with `unget`, but not if the lease expires.
         """
         return lease_now(self.reading, seconds, checked_end(None, timeout), heartbeat=heartbeat, failed=self._failed)
 
     async def lease_async(
         self, seconds: float, timeout: float | None = None, *, heartbeat: bool = False
     ) -> Lease | None:
-        """`lease` for a coroutine; without a timeout it waits forever. One that is cancelled leaves the item."""
+        """Do `lease` in a coroutine; without a timeout it waits forever. If cancelled, the item stays in the queue."""
         end_at_ms = checked_end(None, timeout)
         return await lease_async(self.reading, seconds, end_at_ms, heartbeat=heartbeat, failed=self._failed)
 
     def confirm_lease(self, token: int) -> bool:
-        """The item of a lease is done, whoever took it, also before a restart; False when the lease was over before."""
+        """Confirm the item of a lease, whoever took it, even before a restart. False if the lease was over before."""
         return confirm_lease(self.reading, token)
 
     def _failed(self, item: QItem) -> bool:
         return self._error_handler is not None and bool(self._error_handler(self, item))
 
     def peek(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
-        """The head item, which stays; as `get` otherwise."""
+        """Return the head item without taking it; otherwise like `get`."""
         if deadline_at_ms is None and timeout is None:
             return self.reading.fetch(PEEK)
         return self.reading.receive(checked_deadline(deadline_at_ms, timeout), PEEK)
 
     def commit(self, item: QItem) -> None:
-        """The item is done. One that is not open here is nothing to do."""
+        """Confirm an open read: the item is done. Does nothing for an item that is not open here."""
         checks.instance(item, QItem, "item")
         if is_own(item.xid, self.reading, self.full_name):
             self.reading.end_read(item.xid, is_done=True)
 
     def unget(self, item: QItem) -> None:
-        """Give it back, one error richer: it is the head again unless the error handler deals with it.
+        """Give an open read back and count an error: it is the head again, unless the error handler deals with it.
 
-        One that is not open here is nothing to do.
+        Does nothing for an item that is not open here.
         """
         checks.instance(item, QItem, "item")
         if not is_own(item.xid, self.reading, self.full_name):
@@ -164,26 +167,28 @@ class JournalReader(Counted):
             self.reading.end_read(item.xid, is_done=is_done, has_failed=not is_done)
 
     def flush(self) -> int:
-        """Drop what waits, but not open reads; how many items."""
+        """Drop the waiting items, but not open reads. Return how many."""
         return self.reading.flush()
 
     def discard_expired(self, limit: int = -1) -> int:
-        """Drop expired items at the head, at most `limit`; how many. Nothing that has expired is delivered anyway."""
+        """Drop expired items at the head, at most `limit`. Return how many. Expired items are never delivered in any
+        case.
+        """
         return self.reading.discard_expired(checks.whole(limit, "limit", -1))
 
     def evict_waiters(self) -> None:
-        """Everybody who waits here gets None."""
+        """End all waits on this reader with None."""
         self.reading.evict()
 
     # Figures
 
     def __len__(self) -> int:
-        """Items that wait; open reads do not count."""
+        """Number of waiting items; open reads do not count."""
         return len(self.reading)
 
     @property
     def waiters(self) -> int:
-        """How many wait here."""
+        """Number of waits on this reader."""
         return self.reading.waiting
 
     @property
@@ -195,5 +200,5 @@ class JournalReader(Counted):
         return f"<JournalReader {self.full_name!r}: {state}>"
 
     def end(self) -> None:
-        """It gives nothing any more. With the engine's lock held."""
+        """End the reader: it gives nothing any longer. With the engine's lock held."""
         self.reading.end()

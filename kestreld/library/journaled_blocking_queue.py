@@ -1,4 +1,4 @@
-"""A JournaledQueue with one reader as a BlockingQueue: plain, or with a transaction for each item."""
+"""BlockingQueues on a JournaledQueue with one reader: plain, or with a transaction for each item."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from queue import Empty
@@ -34,8 +34,8 @@ class _JournaledQueue(Protocol):
 
 
 class _OneReader(Closing, Counted, Generic[T]):
-    """What both have. Items are bytes in the journal: `encode` and `decode` stand between. To close it is to close
-    the queue.
+    """The base of both. Items are bytes in the journal, converted by `encode` and `decode`. Closing it closes the
+    queue.
     """
 
     def __init__(self, queue: _JournaledQueue, encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> None:
@@ -50,23 +50,23 @@ class _OneReader(Closing, Counted, Generic[T]):
         refuse_in_child(self)
 
     def put(self, item: T) -> bool:
-        """Add an item, or hand it to who has waited longest. False when the queue is full or closed."""
+        """Add an item, or hand it to the consumer that has waited longest. False if the queue is full or closed."""
         return self._queue.put(self._encode(item))
 
     def put_nowait(self, item: T) -> None:
-        """`put` that raises queue.Full where it would be False, or QueueClosed."""
+        """Add an item as `put` does; raises queue.Full if it is refused, or QueueClosed."""
         self._must_be_stored(self.put(item))
 
     def flush(self) -> int:
-        """Drop every item that waits; how many there were."""
+        """Drop all waiting items. Return how many there were."""
         return self._reader.flush()
 
     def evict_waiters(self) -> None:
-        """Everybody who waits gets None."""
+        """End all waits with None."""
         self._reader.evict_waiters()
 
     def close(self) -> None:
-        """Let go of the queue. Everybody who waits gets None; items are there when it is opened again."""
+        """Close the queue. Waits end with None; the items are there when it is opened again."""
         self._queue.close()
 
     @property
@@ -78,7 +78,7 @@ class _OneReader(Closing, Counted, Generic[T]):
         return self._reader.figures
 
     def discard_expired(self, limit: int = -1) -> int:
-        """Drop expired items at the head, at most `limit` (-1 = all); how many."""
+        """Drop expired items at the head, at most `limit` (-1 = all). Return how many."""
         return self._reader.discard_expired(limit)
 
     def __repr__(self) -> str:
@@ -87,41 +87,41 @@ class _OneReader(Closing, Counted, Generic[T]):
 
     @property
     def waiters(self) -> int:
-        """How many consumers wait."""
+        """Number of waiting consumers."""
         return self._reader.waiters
 
     def __len__(self) -> int:
-        """How many items wait."""
+        """Number of waiting items."""
         return len(self._reader)
 
 
 class JournaledBlockingQueue(_OneReader[T]):
-    """See BlockingQueue: what is got is done once it is handed out. Once closed it gives nothing: the items are in the
+    """A durable BlockingQueue: an item is done once it is handed out. After `close` it gives no items: they stay in the
     journal.
     """
 
     def get(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[T | None]:
-        """The next item once there is one. None if there is none until then (ms since the epoch), or for `timeout`
-        seconds; without either it waits forever.
+        """Return an answer for the next item. It is None if there is no item until the deadline (ms since the epoch),
+        or for `timeout` seconds; without either it waits forever.
         """
         return self._reading.answer_taken(checked_end(deadline_at_ms, timeout), self._decoded)
 
     def poll(self) -> T | None:
-        """The next item if there is one."""
+        """Take the next item, None if there is none."""
         item = self._reading.fetch(TAKE)
         return None if item is None else self._decode(item.data)
 
     def get_nowait(self) -> T:
-        """`poll` that raises queue.Empty when there is no item."""
+        """Take the next item; raises queue.Empty if there is none."""
         item = self._reading.fetch(TAKE)
         if item is None:
             raise Empty
         return self._decode(item.data)
 
     def __iter__(self) -> Iterator[T]:
-        """Items as they come, each done when the next is asked for, until the queue is closed.
+        """Iterate over items as they come, until the queue is closed. An item is done when the next is requested.
 
-        Whoever leaves the loop gives the item back, which is the head again.
+        Leaving the loop returns the last item to the head.
         """
         return OpenReadLoop(self._reading, self._decoded)
 
@@ -129,7 +129,7 @@ class JournaledBlockingQueue(_OneReader[T]):
         return OpenReadLoop(self._reading, self._decoded)
 
     def poll_if(self, predicate: Callable[[T], bool]) -> T | None:
-        """The next item if there is one and it is as wanted; otherwise it stays."""
+        """Take the next item if there is one and `predicate` is true for it, else None; the item stays then."""
         checks.function(predicate, "predicate")
         item = self._reading.take_if(lambda item: predicate(self._decode(item.data)))
         return None if item is None else self._decode(item.data)
@@ -139,18 +139,18 @@ class JournaledBlockingQueue(_OneReader[T]):
 
 
 class Transaction(Generic[T]):
-    """An item that is set aside until one of `commit` and `rollback` is called; the other does nothing then."""
+    """An item that is set aside until `commit` or `rollback` is called; a second call does nothing."""
 
     def __init__(self, item: T, end: Callable[[bool], None]) -> None:
         self.item = item
         self._end = end
 
     def commit(self) -> None:
-        """The item is done."""
+        """Confirm the item: it is done."""
         self._end(True)
 
     def rollback(self) -> None:
-        """The item is the head again."""
+        """Return the item to the head."""
         self._end(False)
 
     def __enter__(self) -> T:
@@ -159,7 +159,7 @@ class Transaction(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit it when the block succeeds, roll it back when it raises."""
+        """Commit if the block succeeds, roll back if it raises."""
         self._end(kind is None)
 
     def __repr__(self) -> str:
@@ -167,27 +167,27 @@ class Transaction(Generic[T]):
 
 
 class TransactionalJournaledBlockingQueue(_OneReader[T]):
-    """As BlockingQueue, but that what is got is a Transaction."""
+    """A durable BlockingQueue that hands out Transactions instead of items."""
 
     def get(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[Transaction[T] | None]:
-        """The next item once there is one. None if there is none until then (ms since the epoch), or for `timeout`
-        seconds; without either it waits forever.
+        """Return an answer for the next item's transaction. It is None if there is no item until the deadline (ms since
+        the epoch), or for `timeout` seconds; without either it waits forever.
         """
         return self._reading.answer(checked_end(deadline_at_ms, timeout), self._transaction)
 
     def poll(self) -> Transaction[T] | None:
-        """The next item if there is one."""
+        """Return a transaction for the next item, None if there is none."""
         return hand_over(self._reading, self._poll)
 
     def get_nowait(self) -> Transaction[T]:
-        """`poll` that raises queue.Empty when there is no item."""
+        """Return a transaction for the next item; raises queue.Empty if there is none."""
         transaction = self.poll()
         if transaction is None:
             raise Empty
         return transaction
 
     def __iter__(self) -> Iterator[Transaction[T]]:
-        """A transaction for each item as they come, until the queue is closed. Whoever gets it ends it."""
+        """Iterate over transactions for items as they come, until the queue is closed. The caller ends each of them."""
         return ItemLoop(self.get)
 
     def __aiter__(self) -> AsyncIterator[Transaction[T]]:

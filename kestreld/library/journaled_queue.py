@@ -1,4 +1,4 @@
-"""A durable queue whose readers each get every item: libkestrel's JournaledQueue."""
+"""JournaledQueue: a durable queue in which each reader gets every item, as libkestrel's."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
@@ -24,15 +24,15 @@ T = TypeVar("T")
 class JournaledQueue(Closing):
     """A queue of a spool, open from the start. Items are put once and read by each of its readers, on one journal.
 
-    There is always a reader: the default one, without a name, until another is made, which takes over its position.
-    Later ones start at the tail. Any number of threads, and event loops, may use it at once. Every operation may
-    raise JournalFailed when the disk takes nothing, and JournalCorrupt when the journal is damaged.
+    There is always a reader: the default one, without a name, until another is created, which takes over its position.
+    Later readers start at the tail. Any number of threads and event loops may use the queue at once. Every operation
+    may raise JournalFailed if the journal cannot be written, and JournalCorrupt if it is damaged.
     """
 
     def __init__(
         self, path: str, name: str, config: QueueConfig | None = None, *, archive_path: str | None = None
     ) -> None:
-        """`archive_path` is where dead segments of the spool go; None = they are deleted.
+        """`archive_path` is the folder for dead segments of the spool; None = they are deleted.
 
         Raises SpoolLocked with the pid of the process that has the spool, SpoolUnusable or BadQueueName.
         """
@@ -42,7 +42,7 @@ class JournaledQueue(Closing):
         self._readers: dict[Reader, JournalReader] = {}
         self._closed = False
         self._path = path
-        self._user = object()  # in the place of this, which can be garbage
+        self._user = object()  # stands for this object, which may become garbage
         self._spool, self._queue = spools.use(
             self._user,
             path,
@@ -58,11 +58,11 @@ class JournaledQueue(Closing):
     # Items
 
     def put(self, data: bytes, expiry: int = 0, *, delay: float = NO_DELAY, key: str | bytes | None = None) -> bool:
-        """Add an item for every reader, of no use after `expiry` (ms since the epoch; 0 = it always is).
+        """Add an item for every reader. It expires at `expiry` (ms since the epoch; 0 = never).
 
-        False when it is too large, a reader is full and does not discard, or the queue is closed. It is not delivered
-        before `delay` seconds from now. With a key it is added once, however often it is sent: it is True, too, where
-        there was an item with that key within `key_time_ms`, and nothing is added.
+        False if it is too large, a reader is full and does not discard, or the queue is closed. The item is not
+        delivered before `delay` seconds from now. With a key it is added only once, however often it is put: if there
+        was an item with that key within `key_time_ms`, the result is True and nothing is added.
         """
         if delay is not NO_DELAY or key is not None:
             return not self._closed and put_timed(self._spool, self._first(), data, expiry, None, delay, key)
@@ -71,35 +71,35 @@ class JournaledQueue(Closing):
     def put_nowait(
         self, data: bytes, expiry: int = 0, *, delay: float = NO_DELAY, key: str | bytes | None = None
     ) -> None:
-        """`put` that raises queue.Full where it would be False, or QueueClosed."""
+        """Add an item as `put` does; raises queue.Full if it is refused, or QueueClosed."""
         self._must_be_stored(self.put(data, expiry, delay=delay, key=key))
 
     def cancel(self, key: str | bytes) -> bool:
-        """Drop the item that was put with a key, where it is not due yet; the key is free again. False: there is none.
+        """Drop the item that was put with a key, if it is not due yet; the key is free again. False if there is none.
 
-        Keys are known to the reader that has been there longest, and forgotten with it.
+        Keys are known to the oldest reader, and forgotten with it.
         """
         known = checks.key(key, "key")
         return not self._closed and self._spool.cancel(self._first(), known)
 
     def _first(self) -> Reader:
-        """The reader that knows the keys."""
+        """Return the reader that knows the keys."""
         with self._spool.lock, self._spool.turn(self._queue):
             return self._queue.first_reader()
 
     def put_all(self, values: Iterable[bytes], expiry: int = 0) -> int:
-        """`put` of items in one write, up to the first that is refused; how many were added."""
+        """Put items in one write, up to the first that is refused. Return how many were added."""
         return 0 if self._closed else self._spool.put_all(self._queue, values, expiry, None)
 
     def discard_expired(self) -> int:
-        """Drop the expired items at every reader's head; how many."""
+        """Drop the expired items at every reader's head. Return how many."""
         return sum(self.reader(name).discard_expired() for name in self.readers)
 
     # Readers
 
     @property
     def readers(self) -> tuple[str, ...]:
-        """The names of its readers; "" is the default one."""
+        """Names of the readers; "" is the default one."""
         with self._spool.lock, self._spool.turn(self._queue):
             return tuple(self._queue.readers)
 
@@ -111,11 +111,12 @@ class JournaledQueue(Closing):
         error_handler: ErrorHandler | None = None,
         on_expired: ExpiredHandler | None = None,
     ) -> JournalReader:
-        """The reader of that name, made when there is none. It keeps what it was given before where it gets None.
+        """Return the reader of that name, created if there is none. Arguments that are None leave an existing reader
+        unchanged.
 
-        `config` has its own limits and expiry, over those of the queue. `error_handler` is asked whenever an item is
-        given back, and `on_expired` told of each that expires: see JournalReader. Raises BadQueueName, or
-        ReaderUnknown for the default reader where there are others.
+        `config` sets limits and expiry of the reader, over those of the queue. `error_handler` is called for each item
+        that is given back, `on_expired` for each that expires: see JournalReader. Raises BadQueueName, or ReaderUnknown
+        for the default reader if there are others, and for a closed queue.
         """
         checks.text(name, "reader name", may_be_empty=True)
         if config is not None:
@@ -132,7 +133,7 @@ class JournaledQueue(Closing):
                     found, hold = self._reader(name, config)
                     break
                 landing = CommitFuture(self._queue.pending_commit)
-            landing.exception()  # those whose commit it is are told of a failure
+            landing.exception()  # a failure is raised by the threads whose commit it is
         if hold is not None:
             hold.result()
         found.handle(error_handler, on_expired)
@@ -150,15 +151,15 @@ class JournaledQueue(Closing):
         return self._readers[reader], hold
 
     def drop_reader(self, name: str) -> bool:
-        """Drop a reader and what it has yet to read. False when there is none of that name.
+        """Drop a reader and its unread items. False if there is none of that name.
 
-        Those who wait there get None. With the last one, the default reader is there again, at the tail.
+        Waits on it end with None. After the last reader was dropped, the default reader exists again, at the tail.
         """
         checks.text(name, "reader name", may_be_empty=True)
         return self._change(lambda: self._spool.lifecycle.drop(self._queue, name))
 
     def erase(self) -> None:
-        """Drop every reader and the journal, and close."""
+        """Drop all readers and the journal, and close the queue."""
         self._change(lambda: self._spool.lifecycle.erase(self._queue))
         self.close()
 
@@ -190,9 +191,9 @@ class JournaledQueue(Closing):
     def to_blocking_queue(
         self, encode: Callable[[Any], bytes] = bytes, decode: Callable[[bytes], Any] = bytes
     ) -> JournaledBlockingQueue[Any]:
-        """It as a BlockingQueue, with the default reader for its consumers.
+        """Return this queue as a BlockingQueue, whose consumers share the default reader.
 
-        Raises ReaderUnknown where its readers have names.
+        Raises ReaderUnknown if the readers have names.
         """
         return JournaledBlockingQueue(self, encode, decode)
 
@@ -207,14 +208,14 @@ class JournaledQueue(Closing):
     def to_transactional_blocking_queue(
         self, encode: Callable[[Any], bytes] = bytes, decode: Callable[[bytes], Any] = bytes
     ) -> TransactionalJournaledBlockingQueue[Any]:
-        """`to_blocking_queue` whose consumers commit what they got, or roll it back."""
+        """Return this queue like `to_blocking_queue`, but consumers commit or roll back each item."""
         return TransactionalJournaledBlockingQueue(self, encode, decode)
 
     # Figures
 
     @property
     def journal_bytes(self) -> int:
-        """What its journal has on disk."""
+        """Size of the journal on disk, bytes."""
         with self._spool.lock:
             return self._queue.journal.disk_bytes if self._queue.journal is not None else 0
 
@@ -225,8 +226,8 @@ class JournaledQueue(Closing):
         return self._closed
 
     def close(self) -> None:
-        """Let go of it. Those who wait get None, open reads return, and the spool is free with its last queue."""
-        if not self._spool.is_closed:  # it may be where another thread, or a call that was cut short, has got so far
+        """Close the queue. Waits end with None, open reads return, and the spool is unlocked after its last queue."""
+        if not self._spool.is_closed:  # else another thread, or an interrupted call, has closed it
             with self._spool.closing_lock, self._spool.turn(self._queue):
                 self._closed = True
                 for reader in self._readers.values():

@@ -1,4 +1,4 @@
-"""An item for so long, whoever confirms it: it is not bound to a thread, a connection or the life of this process."""
+"""Lease: an item taken for a limited time, bound to no thread, connection or process."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,23 +17,23 @@ from kestreld.library.worker import Planned
 from kestreld.queues import leases
 from kestreld.queues.reader import Reader
 
-BEATS: Final = 3  # so often a lease is extended before it would be over
-Failed = Callable[[QItem], bool]  # asked when an item has failed; True: it is dealt with
+BEATS: Final = 3  # extensions in the time of one lease
+Failed = Callable[[QItem], bool]  # called when an item has failed; True = it has dealt with the item
 
 
 class Lease:
-    """An item, until `confirm`, `give_back` or `fail`, or until its time is over, which counts as a failure.
+    """A leased item, until `confirm`, `give_back` or `fail`, or until its time is over, which counts as a failure.
 
-    These, and `extend`, are False, and do nothing, when it is over and somebody else has the item, or it is done.
-    As long as the item waits again they do what they say. In a `with` block it is confirmed when the block succeeds,
-    has failed when it raises an Exception, and is given back when it raises something else, Ctrl-C say.
+    These three, and `extend`, do nothing and return False if the lease is over and somebody else has the item, or if
+    the item is done. While the item waits again they still work. In a `with` block the item is confirmed if the block
+    succeeds, has failed if it raises an Exception, and is given back if it raises something else, such as Ctrl-C.
     """
 
     def __init__(
         self, reading: Reading, item: QItem, token: int, lease_ms: int, *, heartbeat: bool, failed: Failed | None
     ) -> None:
         self.item = item
-        self.token = token  # a number that stands for it, also when the queue is opened again
+        self.token = token  # the number that confirms the item, even after the queue is opened again
         self._reading = reading
         self._lease_ms = lease_ms
         self._heartbeat = heartbeat
@@ -45,32 +45,33 @@ class Lease:
     # What becomes of it
 
     def confirm(self) -> bool:
-        """The item is done."""
+        """Confirm the item: it is done."""
         return self._settled(*self._confirm())
 
     async def confirm_async(self) -> bool:
-        """`confirm` for a coroutine. One that is cancelled meanwhile does not undo that."""
+        """Do `confirm` in a coroutine. Cancelling the coroutine meanwhile does not undo it."""
         is_good, hold = self._confirm()
         if hold is not None:
             await hold
         return is_good
 
     def extend(self, seconds: float) -> bool:
-        """It lasts so long from now, also where that is shorter."""
+        """Let the lease last `seconds` from now, even if that is shorter."""
         lease_ms = checked_lease_ms(seconds, self._reading.reader)
         return self._settled(
             *self._reading.with_lease(lambda reader, _: leases.extend(reader, self.token, lease_ms), self.token)
         )
 
     def give_back(self, delay: float = 0) -> bool:
-        """The item waits again, before others, or is not delivered before `delay` seconds from now. Not a failure."""
+        """Return the item, before others, or to be delivered after `delay` seconds. Not a failure."""
         delay_ms = checks.seconds_ms(delay, "delay", self._reading.reader.config.max_delay_ms)
         return self._settled(*self._end(lambda reader, now: leases.give_back(reader, self.token, now, delay_ms)))
 
     def fail(self, *, reason: str | None = None) -> bool:
-        """The item waits as `retry_delays_ms` say, or waits again at once, or goes to `move_failed_to`. It counts.
+        """Return the item as failed: it waits according to `retry_delays_ms`, or is delivered again at once, or goes to
+        `move_failed_to`. If the reader's error handler deals with the item, it is confirmed instead.
 
-        The queue remembers the `reason`, a line of at most 200 bytes, where it has `retry_delays_ms` or `max_retries`.
+        The queue remembers the `reason`, a line of at most 200 bytes, if it has `retry_delays_ms` or `max_retries`.
         """
         failure = checks.reason(reason, "reason")
         if self._failed is not None and not self._is_ended:
@@ -141,14 +142,14 @@ class Lease:
     def _beat_on(self) -> None:
         worker, weakly = self._reading.spool.worker, ref(self)
 
-        def beat() -> None:  # one that nobody has any more does not go on
+        def beat() -> None:  # stops when the lease is garbage
             if (lease := weakly()) is not None:
                 lease._beat_once()
 
         self._beat = worker.at(Clock().monotonic_ms + max(self._lease_ms // BEATS, 1), beat)
 
     def _beat_once(self) -> None:
-        """On the worker. Whoever has it learns at the end that it is lost."""
+        """Extend the lease, on the worker. If it is lost, its holder learns that at the end."""
         with suppress(KestrelError):
             if self._reading.with_lease(
                 lambda reader, _: self._is_beating and leases.extend(reader, self.token, self._lease_ms), self.token
@@ -171,7 +172,7 @@ def checked_lease_ms(seconds: float, reader: Reader) -> int:
 def lease_now(
     reading: Reading, seconds: float, end_at_ms: int | None, heartbeat: bool, failed: Failed | None = None
 ) -> Lease | None:
-    """Lease the head item, waiting for one until then (None = not at all)."""
+    """Lease the head item, waiting for one until `end_at_ms` (None = not at all)."""
     lease_ms = checked_lease_ms(seconds, reading.reader)
     checks.switch(heartbeat, "heartbeat")
 
@@ -184,7 +185,7 @@ def lease_now(
 async def lease_async(
     reading: Reading, seconds: float, end_at_ms: int | None, heartbeat: bool, failed: Failed | None = None
 ) -> Lease | None:
-    """`lease_now` for a coroutine; without an end it waits forever."""
+    """Do `lease_now` in a coroutine; without an end it waits forever."""
     lease_ms = checked_lease_ms(seconds, reading.reader)
     checks.switch(heartbeat, "heartbeat")
     item = await reading.lease_async(lease_ms, end_at_ms)
@@ -192,7 +193,7 @@ async def lease_async(
 
 
 def confirm_lease(reading: Reading, token: int) -> bool:
-    """What was leased by a token is done."""
+    """Confirm the item that was leased with a token."""
     checks.whole(token, "token", 1)
     is_good, hold = reading.with_lease(lambda reader, _: leases.confirm(reader, token), token)
     if hold is not None:

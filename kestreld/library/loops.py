@@ -1,9 +1,9 @@
-"""Open reads of a loop, and of a `with` block: each is done when the next is asked for, or when the block succeeds.
+"""Open reads of `for` loops and `with` blocks: an item is done when the next is requested or the block succeeds.
 
-Whoever leaves a loop gives its open read back. Python tells of that only by dropping the loop, perhaps as garbage, in
-the middle of anything: of the engine's own work, with its lock held, and what a signal handler raises there reaches
-nobody. So all that is done there is two calls in C: one leaves a note for the next operation on the reader, the other
-has a thread look at it soon.
+Leaving a loop gives its open read back. Python shows that only by dropping the loop, perhaps as garbage, in the middle
+of anything: of the engine's own work, with its lock held, where the exception of a signal handler would reach nobody.
+So all that is done then is two calls in C: one leaves a note for the next operation on the reader, the other has a
+thread look at the note soon.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,7 +23,7 @@ _holders: Final = count(1 - LEASED)
 
 
 class _LookSoon(ref[Any]):
-    """Called by the thread for such things once the loop is gone."""
+    """Reference to a loop, called by the thread of `afterwards` once the loop is gone."""
 
     reading: Reading
 
@@ -32,7 +32,7 @@ class _LookSoon(ref[Any]):
 
 
 class _Held(ref[Any]):
-    """The open read that a loop or a block has; it outlives that."""
+    """The open read of a loop or a block, which outlives the loop."""
 
     xid = 0  # 0 = none
     holder = 0  # in place of a thread, in `Reading.opened`
@@ -44,7 +44,7 @@ class _Holder:
         self._reading = reading
         look_soon = _LookSoon(self, afterwards.ready())
         look_soon.reading = reading
-        self._held = held = _Held(self, reading.left.append)  # of two callbacks the later one is called first
+        self._held = held = _Held(self, reading.left.append)  # of two callbacks the one registered last is called first
         held.holder, held.look_soon = -next(_holders), look_soon
         reading.held_by_loops[held.holder] = held
 
@@ -60,14 +60,14 @@ class _Holder:
         return bool(self._held.xid) and self._reading.opened.get(self._held.xid) == self._held.holder
 
     def _end(self, *, is_done: bool) -> None:
-        """Nothing to do where somebody has committed it, or given it back, already."""
+        """End the open read. Does nothing if it was committed or given back already."""
         if self._held.xid:
             self._reading.end_read(self._held.xid, is_done=is_done, holder=self._held.holder)
             self._held.xid = 0
 
 
 class OpenReadLoop(_Holder, Generic[T]):
-    """What is made of one open read after the other, until nothing comes any more: the queue is closed."""
+    """Iterator over open reads, converted by `made`, until the queue is closed."""
 
     def __init__(self, reading: Reading, made: Callable[[QItem], T]) -> None:
         super().__init__(reading)
@@ -107,7 +107,7 @@ class OpenReadLoop(_Holder, Generic[T]):
 
 
 class OpenReadBlock(_Holder):
-    """An item for a `with` block, None when there is none: done when the block succeeds, given back when it raises."""
+    """An item for a `with` block, None if there is none: done if the block succeeds, given back if it raises."""
 
     def __init__(
         self, reading: Reading, fetch: Callable[[], QItem | None], give_back: Callable[[QItem], object]

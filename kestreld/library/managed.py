@@ -1,4 +1,4 @@
-"""What every queue has beside its own operations: `with`, and the names of queue.Queue for what it has."""
+"""Base classes of all queues: `with` blocks, and methods with the names of queue.Queue."""
 
 from collections.abc import Sized
 from queue import Full
@@ -9,7 +9,9 @@ from kestreld.errors import QueueClosed
 
 
 class Closing:
-    """A queue that `with` and `async with` close at their end. Closing may wait for the disk, also the latter."""
+    """A queue that is closed at the end of `with` and `async with`. Closing may wait for the disk, even in the
+    latter.
+    """
 
     @property
     def is_closed(self) -> bool:
@@ -43,12 +45,12 @@ class Closing:
 
 
 class Counted(Sized):
-    """A queue with items to count."""
+    """A queue whose items can be counted."""
 
     def qsize(self) -> int:
-        """How many items wait; open reads do not count."""
+        """Return the number of waiting items; open reads do not count."""
         return len(self)
 
     def empty(self) -> bool:
-        """Whether no item waits."""
+        """Return True if no item waits."""
         return not len(self)

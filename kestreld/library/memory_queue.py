@@ -1,4 +1,4 @@
-"""What both queues in memory have beside a BlockingQueue's operations: the names of queue.Queue, `with`, loops."""
+"""Base class of both queues in memory: names of queue.Queue, `with`, loops, figures."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,19 +20,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
-    """What there is to count of a queue in memory. Totals are of its lifetime."""
+    """Figures of a queue in memory. Totals are of its lifetime."""
 
-    items: int  # that wait
+    items: int  # waiting
     waiters: int
-    put_items: int  # in total, those of `put_head` too
-    hits: int  # in total: items that somebody got
-    misses: int  # in total: gets and polls that ended without one
+    put_items: int  # in total, including `put_head`
+    hits: int  # in total: items that were taken
+    misses: int  # in total: gets and polls that ended without an item
     dropped_items: int  # in total: flushed, or to make room
     unfinished_tasks: int  # items for which `task_done` has not been called
 
 
 class ItemLoop(Generic[T]):
-    """A loop over the items of a queue, as they come: it ends when the queue is closed and empty."""
+    """Iterator over the items of a queue as they come, until the queue is closed and empty."""
 
     def __init__(self, get: Callable[[], Answer[T | None]]) -> None:
         self._get = get
@@ -55,7 +55,7 @@ class ItemLoop(Generic[T]):
 
 
 class MemoryQueue(Closing, Counted, Generic[T]):
-    """The base of both. Items and those who wait stand in two lines."""
+    """Base of the queues in memory. Items and waiting consumers stand in two lines."""
 
     def __init__(self, max_items: int | None = None, full_policy: FullPolicy = FullPolicy.REFUSE_PUTS) -> None:
         self._max_items = checked_limit(max_items)
@@ -72,7 +72,7 @@ class MemoryQueue(Closing, Counted, Generic[T]):
         refuse_in_child(self)
 
     def put(self, item: T) -> bool:
-        """See BlockingQueue; the next three too."""
+        """Documented in BlockingQueue, like the next three."""
         raise NotImplementedError
 
     def get(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[T | None]:
@@ -85,38 +85,40 @@ class MemoryQueue(Closing, Counted, Generic[T]):
         raise NotImplementedError
 
     def put_head(self, item: T) -> None:
-        """Give an item back: it is the head, whatever the limit is and also once the queue is closed."""
+        """Give an item back: it is the head, whatever the limit, even if the queue is closed."""
         checks.not_none(item, "item")
         self._count_put()
         self._return(item)
 
     def _return(self, item: T) -> None:
-        """It is the head again, above the limit if need be, or somebody else's who waits."""
+        """Make the item the head again, above the limit if necessary, or hand it to a waiting consumer."""
         raise NotImplementedError
 
     # As queue.Queue has it
 
     def put_nowait(self, item: T) -> None:
-        """`put` that raises queue.Full when the queue is full, or QueueClosed."""
+        """Add an item as `put` does; raises queue.Full if the queue is full, or QueueClosed."""
         self._must_be_stored(self.put(item))
 
     def get_nowait(self) -> T:
-        """`poll` that raises queue.Empty when there is no item."""
+        """Take an item as `poll` does; raises queue.Empty if there is none."""
         item = self.poll()
         if item is None:
             raise Empty
         return item
 
     def full(self) -> bool:
-        """Whether there are as many items as there may be."""
+        """Return True if the queue has `max_items`."""
         return self._max_items is not None and len(self) >= self._max_items
 
     def task_done(self) -> None:
-        """An item that was got is dealt with. Raises TaskUnknown when that was said of all that were put."""
+        """Mark an item that was taken as dealt with. Raises TaskUnknown if that was done for all items that
+        were put.
+        """
         self._tasks.finish()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until `task_done` has been called for every item that was put. False when `timeout` seconds are over.
+        """Wait until `task_done` has been called for every item that was put. False after `timeout` seconds.
 
         Items that were flushed, or dropped to make room, need no call.
         """
@@ -139,12 +141,12 @@ class MemoryQueue(Closing, Counted, Generic[T]):
 
     @property
     def awaited(self) -> list[Consumer[T]]:
-        """The answers that are still to come, and some that are over."""
+        """Answers that are still to come, and some that are settled."""
         return [consumer for waiting in self._line.copy() if (consumer := waiting()) is not None]
 
     @property
     def waiters(self) -> int:
-        """How many consumers wait."""
+        """Number of waiting consumers."""
         return sum(map(is_waiting, self._line.copy()))
 
     @property
@@ -161,7 +163,7 @@ class MemoryQueue(Closing, Counted, Generic[T]):
         )
 
     def __len__(self) -> int:
-        """How many items wait."""
+        """Number of waiting items."""
         return len(self._items)
 
     def __repr__(self) -> str:

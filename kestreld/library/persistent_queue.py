@@ -1,4 +1,4 @@
-"""A durable queue in this process, under the names that Kestrel's guide gives it."""
+"""PersistentQueue: a durable queue in this process, with the method names of Kestrel's guide."""
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -28,12 +28,12 @@ log: Final = logging.getLogger("kestreld.library")
 
 
 class PersistentQueue(Closing, Counted):
-    """One queue of a spool. Any number of threads, and event loops, may use it at once.
+    """One queue of a spool. Any number of threads and event loops may use it at once.
 
-    What `add` has answered survives a kill -9; with `sync_journal_ms=0` in its configuration also a power cut. Every
-    operation may raise JournalFailed when the disk takes nothing, and JournalCorrupt when the journal is damaged;
-    before `setup` it raises QueueNotOpen. Instants are in ms since the epoch, as in the guide; waits are measured on
-    the monotonic clock all the same.
+    Items for which `add` has returned True survive a kill -9, and with `sync_journal_ms=0` in the configuration also a
+    power cut. Every operation may raise JournalFailed if the journal cannot be written, and JournalCorrupt if it is
+    damaged; before `setup` it raises QueueNotOpen. Times are in ms since the epoch, as in the guide; waits are measured
+    on the monotonic clock nevertheless.
     """
 
     def __init__(self, persistence_path: str, name: str, config: QueueConfig | None = None) -> None:
@@ -43,14 +43,14 @@ class PersistentQueue(Closing, Counted):
         self._config = checked_config(config)
         self._closed = False
         self._is_set_up = False
-        self._user = object()  # in the place of this, which can be garbage
+        self._user = object()  # stands for this object, which may become garbage
         self._spool: Spool = unopened(name)
         self._reading: Reading = unopened(name)
         self._reader: Reader = unopened(name)
         self._only: Reader | None = None
 
     def setup(self) -> None:
-        """Read its journal, or begin one. Queues of one path share a spool, within one process.
+        """Read the queue's journal, or begin one. Queues of one path share a spool within one process.
 
         Raises SpoolLocked with the pid of the process that has the spool, or SpoolUnusable.
         """
@@ -78,54 +78,57 @@ class PersistentQueue(Closing, Counted):
     # Adding
 
     def add(self, value: bytes, expiry: int = 0, *, delay: float = NO_DELAY, key: str | bytes | None = None) -> bool:
-        """Add an item that is of no use after `expiry` (0 = it always is). False when the queue is full or closed.
+        """Add an item that expires at `expiry` (0 = never). False if the queue is full or closed.
 
-        It is not delivered before `delay` seconds from now. With a key it is added once, however often it is sent: it
-        is True, too, where there was an item with that key within `key_time_ms`, and nothing is added.
+        The item is not delivered before `delay` seconds from now. With a key it is added only once, however often it is
+        sent: if there was an item with that key within `key_time_ms`, the result is True and nothing is added.
         """
         if delay is not NO_DELAY or key is not None:
             return not self._closed and put_timed(self._spool, self._reader, value, expiry, self._only, delay, key)
         return not self._closed and self._spool.put(self._reader.queue, value, expiry, self._only)
 
     def add_all(self, values: Iterable[bytes], expiry: int = 0) -> int:
-        """Add items in one write, up to the first that is refused; how many were added."""
+        """Add items in one write, up to the first that is refused. Return how many were added."""
         return 0 if self._closed else self._spool.put_all(self._reader.queue, values, expiry, self._only)
 
     def put_nowait(
         self, value: bytes, expiry: int = 0, *, delay: float = NO_DELAY, key: str | bytes | None = None
     ) -> None:
-        """`add` that raises queue.Full where it would be False, or QueueClosed."""
+        """Add an item as `add` does; raises queue.Full if it is refused, or QueueClosed."""
         self._must_be_stored(self.add(value, expiry, delay=delay, key=key))
 
     def cancel(self, key: str | bytes) -> bool:
-        """Drop the item that was added with a key, and is not due yet; the key is free again. False: there is none."""
+        """Drop the item that was added with a key, if it is not due yet; the key is free again. False if there
+        is none.
+        """
         known = checks.key(key, "key")
         return not self._closed and self._spool.cancel(self._reader, known)
 
     # Removing
 
     def peek(self) -> QItem | None:
-        """The head item, which stays. None when there is none."""
+        """Return the head item without taking it. None if there is none."""
         return self._reading.fetch(PEEK)
 
     def remove(self, transaction: bool = False) -> QItem | None:
-        """Take the head item; None when there is none.
+        """Take the head item; None if there is none.
 
-        In a transaction it is set aside only, until `confirm_remove` or `unremove` with its xid.
+        In a transaction it is only set aside, until `confirm_remove` or `unremove` with its xid.
         """
         if transaction is False or not checks.switch(transaction, "transaction"):
             return self._reading.fetch(TAKE)
         return hand_over(self._reading, lambda: self._reading.fetch(OPEN))
 
     def get_nowait(self) -> QItem:
-        """`remove` that raises queue.Empty when there is none."""
+        """Take the head item as `remove` does; raises queue.Empty if there is none."""
         item = self.remove()
         if item is None:
             raise Empty
         return item
 
     def read(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> OpenReadBlock:
-        """An item for a `with` block, None when there is none: done when the block succeeds, the head when it raises.
+        """Return an item for a `with` block, None if there is none: done if the block succeeds, the head again if it
+        raises.
 
         Without a deadline or a timeout in seconds it does not wait.
         """
@@ -135,9 +138,9 @@ class PersistentQueue(Closing, Counted):
         return OpenReadBlock(reading, lambda: reading.receive(end_at_ms, OPEN), lambda item: self.unremove(item.xid))
 
     def __iter__(self) -> Iterator[QItem]:
-        """Items as they come, each done when the next is asked for, until the queue is closed.
+        """Iterate over items as they come, until the queue is closed. An item is done when the next is requested.
 
-        Whoever leaves the loop gives the item back, which is the head again.
+        Leaving the loop returns the last item to the head.
         """
         return OpenReadLoop(self._reading, item_itself)
 
@@ -149,40 +152,42 @@ class PersistentQueue(Closing, Counted):
         return self._reading.take_all(checks.whole(limit, "limit"))
 
     def flush(self) -> int:
-        """Drop what waits, but not what is set aside; how many items."""
+        """Drop the waiting items, but not those set aside. Return how many."""
         return self._reading.flush()
 
     def discard_expired(self, limit: int = -1) -> int:
-        """Drop expired items at the head, at most `limit`; how many. Nothing that has expired is delivered anyway."""
+        """Drop expired items at the head, at most `limit`. Return how many. Expired items are never delivered in any
+        case.
+        """
         return self._reading.discard_expired(checks.whole(limit, "limit", -1))
 
     def unremove(self, xid: int) -> None:
-        """Back out: the item is the head again. An xid that is not open here is nothing to do."""
+        """Return an item that was set aside to the head. Does nothing for an xid that is not open here."""
         if is_own(xid, self._reading, self.name):
             self._reading.end_read(xid, is_done=False)
 
     def confirm_remove(self, xid: int) -> None:
-        """The item is done. An xid that is not open here is nothing to do."""
+        """Confirm an item that was set aside: it is done. Does nothing for an xid that is not open here."""
         if is_own(xid, self._reading, self.name):
             self._reading.end_read(xid, is_done=True)
 
     # Leases
 
     def lease(self, seconds: float, timeout: float | None = None, *, heartbeat: bool = False) -> Lease | None:
-        """Take the head item for so long, waiting for one for `timeout` seconds (None = not at all); see Lease.
+        """Lease the head item for some seconds, waiting for one for `timeout` seconds (None = not at all); see Lease.
 
-        With a heartbeat it is extended again and again while its `with` block runs.
+        With a heartbeat the lease is extended again and again while its `with` block runs.
         """
         return lease_now(self._reading, seconds, checked_end(None, timeout), heartbeat=heartbeat)
 
     async def lease_async(
         self, seconds: float, timeout: float | None = None, *, heartbeat: bool = False
     ) -> Lease | None:
-        """`lease` for a coroutine; without a timeout it waits forever. One that is cancelled leaves the item."""
+        """Do `lease` in a coroutine; without a timeout it waits forever. If cancelled, the item stays in the queue."""
         return await lease_async(self._reading, seconds, checked_end(None, timeout), heartbeat=heartbeat)
 
     def confirm_lease(self, token: int) -> bool:
-        """The item of a lease is done, whoever took it, also before a restart; False when the lease was over before."""
+        """Confirm the item of a lease, whoever took it, even before a restart. False if the lease was over before."""
         return confirm_lease(self._reading, token)
 
     # Waiting
@@ -190,34 +195,34 @@ class PersistentQueue(Closing, Counted):
     def remove_receive(
         self, deadline_at_ms: int | None = None, transaction: bool = False, *, timeout: float | None = None
     ) -> QItem | None:
-        """`remove`, waiting for an item until then, or for `timeout` seconds."""
+        """Take the head item as `remove` does, waiting for one until the deadline, or for `timeout` seconds."""
         end_at_ms = checked_deadline(deadline_at_ms, timeout)
         if not checks.switch(transaction, "transaction"):
             return self._reading.receive(end_at_ms, TAKE)
         return hand_over(self._reading, lambda: self._reading.receive(end_at_ms, OPEN))
 
     def peek_receive(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
-        """`peek`, waiting for an item until then, or for `timeout` seconds."""
+        """Return the head item as `peek` does, waiting for one until the deadline, or for `timeout` seconds."""
         return self._reading.receive(checked_deadline(deadline_at_ms, timeout), PEEK)
 
     def remove_react(self, deadline_at_ms: int, transaction: bool, react: Callable[[QItem | None], object]) -> None:
-        """`remove_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
+        """Do `remove_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
         want = OPEN if checks.switch(transaction, "transaction") else TAKE
         self._reading.react(checked_deadline(deadline_at_ms), want, checks.function(react, "react"))
 
     def peek_react(self, deadline_at_ms: int, react: Callable[[QItem | None], object]) -> None:
-        """`peek_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
+        """Do `peek_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
         self._reading.react(checked_deadline(deadline_at_ms), PEEK, checks.function(react, "react"))
 
     async def remove_async(
         self, deadline_at_ms: int | None = None, transaction: bool = False, *, timeout: float | None = None
     ) -> QItem | None:
-        """`remove_receive` for a coroutine. One that is cancelled leaves the item where it was."""
+        """Do `remove_receive` in a coroutine. If the coroutine is cancelled, the item stays in the queue."""
         want = OPEN if checks.switch(transaction, "transaction") else TAKE
         return await self._reading.receive_async(checked_deadline(deadline_at_ms, timeout), want)
 
     async def peek_async(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
-        """`peek_receive` for a coroutine."""
+        """Do `peek_receive` in a coroutine."""
         return await self._reading.receive_async(checked_deadline(deadline_at_ms, timeout), PEEK)
 
     # The end
@@ -227,10 +232,10 @@ class PersistentQueue(Closing, Counted):
         return self._closed
 
     def close(self) -> None:
-        """Let go of it. Those who wait get nothing, open reads return, and the spool is free with its last queue."""
+        """Close the queue. Waits end with None, open reads return, and the spool is unlocked after its last queue."""
         if not self._is_set_up:
             return
-        if not self._spool.is_closed:  # it may be where another thread, or a call that was cut short, has got so far
+        if not self._spool.is_closed:  # else another thread, or an interrupted call, has closed it
             with self._spool.closing_lock, self._spool.turn(self._reader.queue):
                 self._closed = True
                 self._reading.end()
@@ -241,7 +246,7 @@ class PersistentQueue(Closing, Counted):
     # Figures
 
     def __len__(self) -> int:
-        """Items that wait; open reads do not count."""
+        """Number of waiting items; open reads do not count."""
         return len(self._reading)
 
     @property

@@ -1,4 +1,4 @@
-"""One reader as the threads of this process use it: what they take, what they have set aside, and who waits."""
+"""Use of one reader by the threads of this process: items taken, open reads, leases and waits."""
 
 from collections import deque
 from collections.abc import Callable
@@ -23,67 +23,67 @@ from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
 
 T = TypeVar("T")
 HOLDER: Final = "this process"  # of leases
-WAITS: Final = -1  # in place of a thread: a Wait has it
-LEASED: Final = -2  # whoever asked for it has it, and is not asked to give it back
+WAITS: Final = -1  # in place of a thread: an ItemFuture has it
+LEASED: Final = -2  # the caller has it, and does not have to give it back
 
 
 def token_of(item: QItem) -> int:
-    """The token of the lease that it is; 0 = it is none."""
+    """Return the token of the item's lease; 0 = it is not leased."""
     return item.xid.token if isinstance(item.xid, Xid) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderFigures:
-    """What there is to count of a reader. What is counted in totals is so since its spool was opened."""
+    """Figures of a reader. Totals count since its spool was opened."""
 
-    items: int  # that wait; open reads do not count
+    items: int  # waiting; open reads do not count
     data_bytes: int
-    memory_items: int  # of those that wait
+    memory_items: int  # of the waiting items
     memory_bytes: int
     open_items: int
     open_bytes: int
     put_items: int  # in total
     expired_items: int  # in total
     discarded_items: int  # in total
-    age_ms: int  # how long the item had waited that was taken last; 0 when none waits
+    age_ms: int  # time that the last taken item had waited; 0 if none waits
     waiters: int
-    oldest_ms: int = 0  # how long the head item has waited; 0 when none waits
+    oldest_ms: int = 0  # time that the head item has waited; 0 if none waits
     hits: int = 0  # in total: items that were taken or set aside
-    misses: int = 0  # in total: gets of this object that ended without one
+    misses: int = 0  # in total: gets of this object that ended without an item
     delayed_items: int = 0  # put for later; they do not count as waiting, nor do retrying ones
-    retrying_items: int = 0  # failed ones that wait as retry_delays_ms say
+    retrying_items: int = 0  # failed items that wait according to retry_delays_ms
     leased_items: int = 0  # of open_items
     expired_leases: int = 0  # in total
     keys: int = 0  # that are remembered
 
 
 class Reading:
-    """What PersistentQueue and JournalReader do with their reader. `want` is one of PEEK, TAKE and OPEN.
+    """Operations of PersistentQueue and JournalReader on their reader. `want` is one of PEEK, TAKE and OPEN.
 
-    Once it is over it gives nothing. Everything may raise JournalFailed and JournalCorrupt.
+    Once `is_over` it gives nothing. Every operation may raise JournalFailed and JournalCorrupt.
     """
 
     def __init__(self, spool: Spool, reader: Reader) -> None:
         self.spool = spool
         self.reader = reader
-        reader.count_errors()  # users are shown them
+        reader.count_errors()  # they are shown to users
         self.is_over = False
         self._turn = spool.turn(reader.queue)
         # xid -> the thread that has yet to hand it over; 0 = somebody has it; below LEASED = a loop or block has it
         self.opened: dict[int, int] = {}
-        self.held_by_loops: dict[int, Any] = {}  # what each has or has left, by its number in `opened`
-        self.left: deque[Any] = deque()  # those of loops that are gone
+        self.held_by_loops: dict[int, Any] = {}  # number in `opened` -> what the loop holds or has left
+        self.left: deque[Any] = deque()  # of loops that are gone
         self._misses = count()
         self._waiting: WeakKeyDictionary[ItemFuture, Waiter] = WeakKeyDictionary()
-        self._kept: set[Any] = set()  # answers that are awaited or have callbacks
-        self.on_its_way: dict[int, int] = {}  # thread -> the open read that it may have yet to hand over; 0 = none
+        self._kept: set[Any] = set()  # answers that are awaited or have callbacks, kept alive
+        self.on_its_way: dict[int, int] = {}  # thread -> open read that it may have yet to hand over; 0 = none
         self._at_risk: list[bytes] = []  # items without a journal that this turn moves between window and open reads
         spool.readings[self] = None
 
     # At once
 
     def fetch(self, want: int) -> QItem | None:
-        """The head item, or None when there is none."""
+        """Return the head item, peeked, taken or opened; None if there is none."""
         spool, reader = self.spool, self.reader
         if want == OPEN:
             self.return_late(get_ident())
@@ -133,7 +133,9 @@ class Reading:
         return items
 
     def take_if(self, is_wanted: Callable[[QItem], bool]) -> QItem | None:
-        """Take the head item if it is as wanted, which is asked without the lock; otherwise it stays."""
+        """Take the head item if `is_wanted` is true for it, which is called without the lock; otherwise the
+        item stays.
+        """
         while (head := self._head()) is not None:
             if not is_wanted(item_from(head, self.reader.retries)):
                 return None
@@ -152,7 +154,7 @@ class Reading:
         return head
 
     def _take_head(self, record: bytes) -> QItem | None:
-        """Take this item; None when it is the head no more."""
+        """Take this item; None if it is no longer the head."""
         spool = self.spool
         with spool.lock, self._turn:
             if self.is_over:
@@ -164,7 +166,7 @@ class Reading:
         return item
 
     def _fetch_now(self, want: int) -> QItem | None:
-        """The head item as it is wanted, or None. With the lock held."""
+        """Peek or take the head item; None if there is none. With the lock held."""
         reader = self.reader
         record = self._peek_now()
         if record is None:
@@ -183,7 +185,7 @@ class Reading:
     def _open_now(self, thread: int, lease_ms: int = 0) -> QItem | None:
         """Set the head item aside, for a thread that has to hand it over. With the lock held.
 
-        A lease where it is for so long only: its token is in the xid.
+        With `lease_ms` it is leased for that time, and its xid has the token.
         """
         reader = self.reader
         record = self._peek_now()
@@ -207,13 +209,13 @@ class Reading:
         return item
 
     def _lost(self, xid: int) -> None:
-        """An open read was open for too long."""
+        """Forget an open read that was open for too long."""
         self.opened.pop(xid, None)
 
     # Leases
 
     def lease(self, lease_ms: int, end_at_ms: int | None) -> QItem | None:
-        """Lease the head item, waiting for one until then; None = it does not wait."""
+        """Lease the head item, waiting for one until `end_at_ms`; None = not at all."""
         if end_at_ms is not None:
             return self.receive(end_at_ms, OPEN, lease_ms)
         spool, me = self.spool, get_ident()
@@ -231,7 +233,9 @@ class Reading:
         return item
 
     def with_lease(self, act: Callable[[Reader, int], bool], token: int) -> tuple[bool, CommitFuture | None]:
-        """Do something with what is leased by a token; whether it was, and what is to be waited for."""
+        """Call `act` in a turn, on what the token leases. Return its result, and the future of the commit to
+        wait for.
+        """
         reader, one = self.reader, leases.item_of(token)
         with self.spool.lock, self._turn:
             if self.is_over or reader.deleted:
@@ -246,9 +250,9 @@ class Reading:
     # Open reads
 
     def end_read(self, xid: int, *, is_done: bool, has_failed: bool = False, holder: int = 0) -> bool:
-        """An open read is done, or the head again; then `has_failed` counts one error more on it.
+        """End an open read: the item is done, or the head again; `has_failed` then counts one more error for it.
 
-        False, and nothing to do, when it is not open any more, or not that of `holder`.
+        Returns False, and does nothing, if it is no longer open, or not `holder`'s.
         """
         with self.spool.lock, self._turn:
             if xid not in self.opened or (holder and self.opened[xid] != holder):
@@ -280,14 +284,14 @@ class Reading:
         return spool.end_turn(reader.queue)
 
     async def end_read_async(self, xid: int, holder: int) -> None:
-        """Its open read is done, for a coroutine. One that is cancelled meanwhile does not undo that."""
+        """Confirm an open read of `holder` in a coroutine. Cancelling the coroutine meanwhile does not undo it."""
         with self.spool.lock, self._turn:
             hold = self._close_now(xid) if self.opened.get(xid) == holder else None
         if hold is not None:
             await hold
 
     def _return_left(self) -> None:
-        """Give back what loops had that were left. In a turn."""
+        """Return the open reads of loops that were left. In a turn."""
         while self.left:
             held = self.left[0]
             if held.xid and self.opened.get(held.xid) == held.holder:
@@ -301,7 +305,9 @@ class Reading:
             self._return_left()
 
     def look_for_left(self) -> None:
-        """`_return_left` where nobody else has done so. It does not wait for the disk."""
+        """Return the open reads of loops that were left, unless another thread has done so. It does not wait for the
+        disk.
+        """
         with suppress(KestrelError), self.spool.lock:
             if self.left:
                 self._return_left_in_turn()
@@ -310,14 +316,14 @@ class Reading:
         return xid in self.opened
 
     def return_late(self, thread: int) -> None:
-        """Return what a second exception has kept from returning."""
+        """Return an open read whose return a second exception has prevented."""
         if thread not in self.on_its_way:
             self.on_its_way[thread] = 0
         elif self.on_its_way[thread]:
             self.return_to_queue(thread)
 
     def return_to_queue(self, thread: int) -> None:
-        """What a thread has opened and not handed over is the head again. It does not wait for the disk."""
+        """Return an item that a thread has opened and not handed over to the head. It does not wait for the disk."""
         if xid := self.on_its_way.get(thread, 0):
             with self.spool.lock, self._turn, suppress(KestrelError):
                 if self.opened.get(xid) == thread:
@@ -329,21 +335,23 @@ class Reading:
             self._at_risk = [self.reader.open[xid] for xid in xids if xid in self.reader.open]
 
     def held(self) -> set[int]:
-        """The open reads that somebody has."""
+        """Return the xids of open reads that somebody has."""
         if self.is_over:
             return set()
         served = {wait.item.xid for wait in list(self._waiting) if wait.item is not None and not wait.is_abandoned}
         return {xid for xid, thread in self.opened.items() if thread != WAITS or xid in served}
 
     def resume(self, is_waiting: Callable[[Reader, int], bool]) -> list[Waiter]:
-        """Its queue has been rebuilt: who was being served has what is his, the others wait on; these."""
+        """Continue after the queue was rebuilt: waits that were served keep their items. Return the waiters that wait
+        on.
+        """
         reader, again = self.reader, list[Waiter]()
         if reader.queue.in_memory:
             reader.return_lost(self._at_risk)
         self._at_risk = []
         self.opened = {xid: thread for xid, thread in self.opened.items() if xid in reader.open}
         for wait, waiter in list(self._waiting.items()):
-            waiter.over = True  # also one cut short on its way to the line, or while it was served; `again` are not
+            waiter.over = True  # even if interrupted before it was in line or while it was served; not if in `again`
             if wait.done():
                 wait.tell_again()
             elif reader.queue.stopped is not None:
@@ -364,11 +372,11 @@ class Reading:
     # Many items
 
     def flush(self) -> int:
-        """Drop what waits, but not open reads; how many items."""
+        """Drop the waiting items, but not open reads. Return how many."""
         return self._sweep(lambda reader: self.spool.collection.flush(reader.name))
 
     def discard_expired(self, limit: int) -> int:
-        """Drop expired items at the head, at most `limit` (-1 = all); how many."""
+        """Drop expired items at the head, at most `limit` (-1 = all). Return how many."""
         return self._sweep(lambda reader: reader.expire_heads(self.spool.clock.wall_ms, limit))
 
     def _sweep(self, drop: Callable[[Reader], int]) -> int:
@@ -387,7 +395,7 @@ class Reading:
     # Waiting
 
     def wait(self, deadline_at_ms: int | None, want: int, lease_ms: int = 0) -> ItemFuture:
-        """Take the item that is there, or join the line until then (None = forever).
+        """Return a future for the head item, waiting for one until the deadline (None = forever).
 
         Its callbacks may be called with the lock held.
         """
@@ -406,7 +414,7 @@ class Reading:
         return ItemFuture(queue, take, ended, spool.worker, give_back, self._kept, calls_back=calls_back)
 
     def _give_back(self, item: QItem) -> None:
-        """Nobody has had it: it is the head again, and no error is counted. It does not wait for the disk."""
+        """Return an item that reached nobody to the head, without counting an error. It does not wait for the disk."""
         with suppress(KestrelError), self.spool.lock, self._turn:  # the commit has reported it
             if token := token_of(item):
                 leases.give_back(self.reader, token, self.spool.clock.wall_ms)
@@ -439,7 +447,7 @@ class Reading:
                     spool.plan_deadline(waiter)
                 spool.end_turn()
                 return
-            # Until this turn is over nobody else knows of it: where it is cut short, the item is nobody's.
+            # Until this turn is over nobody else knows of the wait: if interrupted, the item is nobody's.
             wait.served(None, head)
             spool.end_turn()
             if wait.item is None and want != PEEK:
@@ -450,7 +458,7 @@ class Reading:
                 self._is_handed_over(wait.item)
 
     def _seat(self, wait: ItemFuture, want: int, until_ms: int) -> Waiter:
-        """Keep account of one that is not settled yet."""
+        """Register a wait that is not settled yet."""
         seat = Seat(wait, self._left)
         waiter = seat.waiter = Waiter(seat, self.reader, want, until_ms)
         self._waiting[wait] = waiter
@@ -484,7 +492,7 @@ class Reading:
                 self.reader.wait_queue.leave(waiter)
 
     def receive(self, deadline_at_ms: int | None, want: int, lease_ms: int = 0) -> QItem | None:
-        """`fetch`, waiting for an item until then (None = forever)."""
+        """Return the head item, waiting for one until the deadline (None = forever)."""
         wait, me, is_there = self._make_wait(want, lease_ms, calls_back=False), get_ident(), False
         if want == OPEN:
             self.return_late(me)
@@ -501,20 +509,21 @@ class Reading:
         return item
 
     def react(self, deadline_at_ms: int, want: int, react: Callable[[QItem | None], object]) -> None:
-        """`receive` without waiting: `react` is called with the outcome, on the worker."""
+        """Call `react` with the result of `receive`, on the worker, without waiting."""
         wait = self._make_wait(want, calls_back=True)
         wait.add_done_callback(lambda done: react(done.result()))
         self._begin(wait, deadline_at_ms, want)
 
     def answer(self, deadline_at_ms: int | None, made: Callable[[QItem], T]) -> Answer[T | None]:
-        """What is made of the item, which is set aside, at once if it is there; else its callbacks are called on the
-        worker.
+        """Return an answer that `made` makes of the item, which is set aside.
+
+        It is settled at once if the item is there; else its callbacks are called on the worker.
         """
         wait = self.wait(deadline_at_ms, OPEN)
         return self._settled_soon(wait, Derived(wait, made, self._kept))
 
     def answer_taken(self, deadline_at_ms: int | None, made: Callable[[QItem], T]) -> Answer[T | None]:
-        """`answer` of an item that is done once somebody has it."""
+        """Return an answer like `answer`, whose item is done once somebody has received it."""
         wait = self.wait(deadline_at_ms, OPEN)
         taken = AckOnReceive(
             wait, made, lambda item: self.end_read(item.xid, is_done=True), self.close_async, self._kept
@@ -536,20 +545,20 @@ class Reading:
         return answer
 
     async def receive_async(self, deadline_at_ms: int | None, want: int) -> QItem | None:
-        """`receive` for a coroutine. One that is cancelled leaves the item where it was."""
+        """Do `receive` in a coroutine. If the coroutine is cancelled, the item stays in the queue."""
         item = await self.wait(deadline_at_ms, PEEK if want == PEEK else OPEN)
         if item is None or want != TAKE:
             return item
         return item._replace(xid=0) if await self.close_async(item) else None
 
     async def lease_async(self, lease_ms: int, deadline_at_ms: int | None) -> QItem | None:
-        """`lease` for a coroutine; without a deadline it waits forever."""
+        """Do `lease` in a coroutine; without a deadline it waits forever."""
         return await self.wait(deadline_at_ms, OPEN, lease_ms)
 
     async def close_async(self, item: QItem) -> bool:
-        """An open read is done, for a coroutine; False when it is not open any more.
+        """Confirm an open read in a coroutine; False if it is no longer open.
 
-        A coroutine that is cancelled while that goes to the disk leaves the item as the last one.
+        If the coroutine is cancelled during the sync, the item becomes the last of the queue.
         """
         with self.spool.lock, self._turn:
             if item.xid not in self.opened:
@@ -567,7 +576,9 @@ class Reading:
         return True
 
     def _put_again(self, item: QItem) -> None:
-        """An item whose end is in the journal already, for this reader. If that fails after all, so does this."""
+        """Put an item again, for this reader only, whose end is in the journal already. If that end fails, so does this
+        put.
+        """
         queue = self.reader.queue
         with self.spool.lock, self._turn:
             if self.spool.is_over or self.reader.deleted:
@@ -577,7 +588,7 @@ class Reading:
             self.spool.end_turn(queue)
 
     def evict(self) -> None:
-        """Everybody who waits gets None."""
+        """End all waits with None."""
         with self.spool.lock, self._turn:
             self._evict_now()
             self.spool.end_turn()
@@ -590,20 +601,20 @@ class Reading:
 
     @property
     def waiting(self) -> int:
-        """How many wait here."""
+        """Number of waits here."""
         return len(self._waiting)
 
     # Figures
 
     def __len__(self) -> int:
-        """Items that wait; open reads do not count."""
+        """Number of waiting items; open reads do not count."""
         with self.spool.lock, self._turn:
             self._return_left()
             self.reader.queue.flush_counters()
             return self.reader.items
 
     def __repr__(self) -> str:
-        """Without the lock, which may be taken: as far as it is counted."""
+        """Show counters as far as they are up to date, without the lock, which may be taken."""
         return f"{self.reader.items} items, {len(self.reader.open)} open, {self.waiting} waiters"
 
     def figures(self) -> ReaderFigures:
@@ -638,9 +649,9 @@ class Reading:
     # The end
 
     def end(self) -> None:
-        """Open reads return, those who wait get None. With the lock held."""
+        """End use of the reader: open reads return, and waits end with None. With the lock held."""
         self.is_over = True
-        self._evict_now()  # first, or they would be given what returns
+        self._evict_now()  # first, or the waits would be given what returns
         self._note_risk(list(self.opened))
         self.reader.abort_all(list(self.opened), self.spool.clock.wall_ms, is_counted=False)
         self.opened.clear()

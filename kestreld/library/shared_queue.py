@@ -1,4 +1,4 @@
-"""A durable queue that several processes share, with the operations of a PersistentQueue."""
+"""SharedQueue: a durable queue that several processes share, with the operations of a PersistentQueue."""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -29,10 +29,10 @@ PATIENCE_MS: Final = 60_000
 def open_shared(
     path: str, name: str, *, config_path: str | None = None, patience_ms: int = PATIENCE_MS
 ) -> "SharedQueue":
-    """A queue of a spool that other processes use too: set up, so that nothing has to come before its use.
+    """Open a queue of a spool that other processes use, too; it is set up and ready for use.
 
-    The spool's kestreld is joined, or started with the configuration at `config_path`. What else has the spool is
-    waited for up to `patience_ms`. Raises SpoolLocked, SpoolUnusable or BadQueueName.
+    The spool's kestreld is joined, or started with the configuration at `config_path`. If anything else has the spool,
+    the call waits up to `patience_ms`. Raises SpoolLocked, SpoolUnusable or BadQueueName.
     """
     queue = SharedQueue(path, name, config_path=config_path, patience_ms=patience_ms)
     queue.setup()
@@ -40,10 +40,11 @@ def open_shared(
 
 
 class SharedQueue(Closing, Counted):
-    """See PersistentQueue. What a server does not tell is 0 in its items: `add_time` and `expiry`.
+    """A queue like PersistentQueue, on the kestreld of its spool. `add_time` and `expiry` of its items are 0: a server
+    does not report them.
 
-    Where the server dies it is started again. Operations that it has not answered raise ConnectionLost: `add`, when
-    the item may be there or not, and `confirm_remove`, when it may be delivered again.
+    If the server dies it is started again. Operations that it has not answered raise ConnectionLost: after `add` the
+    item may or may not be there, and after `confirm_remove` it may be delivered again.
     """
 
     def __init__(
@@ -66,23 +67,23 @@ class SharedQueue(Closing, Counted):
         restart_in_child(self)
 
     def after_fork(self) -> None:
-        """Those who wait are threads of the parent's, and what they have opened is its own."""
+        """Start without waits and open reads: the old ones are the parent's."""
         for answer in list(self._pending):
             answer.refuse(self.name)
-        self._lock = Lock()  # around who waits
+        self._lock = Lock()  # of `_waits`
         self._waits: set[Waiting] = set()
         self._threads: set[Thread] = set()
 
     def setup(self) -> None:
-        """Raises SpoolLocked or SpoolUnusable."""
+        """Join the spool's server, or start it. Raises SpoolLocked or SpoolUnusable."""
         self._spool.use(lambda server: None)
 
     # Adding
 
     def add(self, value: bytes, expiry: int = 0) -> bool:
-        """Add an item that is of no use after `expiry` (0 = it always is). False when the queue is full or closed.
+        """Add an item that expires at `expiry` (ms since the epoch; 0 = never). False if the queue is full or closed.
 
-        The server counts in seconds: a part of one is a whole one.
+        The server counts seconds: an expiry is rounded up to a whole second.
         """
         if self._closed:
             return False
@@ -90,31 +91,31 @@ class SharedQueue(Closing, Counted):
         return self._spool.use(lambda server: server.asked(lambda there: there.put(self._key, value, expire_s)))
 
     def add_all(self, values: Iterable[bytes], expiry: int = 0) -> int:
-        """Add items one by one, up to the first that is refused; how many were added."""
+        """Add items one by one, up to the first that is refused. Return how many were added."""
         return sum(
             1 for _ in itertools.takewhile(lambda value: self.add(value, expiry), checks.several(values, "values"))
         )
 
     def put_nowait(self, value: bytes, expiry: int = 0) -> None:
-        """`add` that raises queue.Full where it would be False, or QueueClosed."""
+        """Add an item as `add` does; raises queue.Full if it is refused, or QueueClosed."""
         self._must_be_stored(self.add(value, expiry))
 
     # Removing
 
     def peek(self) -> QItem | None:
-        """The head item, which stays. None when there is none."""
+        """Return the head item without taking it. None if there is none."""
         return self._receive(0, PEEK)
 
     def remove(self, transaction: bool = False) -> QItem | None:
-        """Take the head item; None when there is none.
+        """Take the head item; None if there is none.
 
-        In a transaction it is set aside only, until `confirm_remove` or `unremove` with its xid, or until this
-        process or the server dies.
+        In a transaction it is only set aside, until `confirm_remove` or `unremove` with its xid, or until this process
+        or the server dies.
         """
         return self._receive(0, _fetch_mode(transaction))
 
     def get_nowait(self) -> QItem:
-        """`remove` that raises queue.Empty when there is none."""
+        """Take the head item as `remove` does; raises queue.Empty if there is none."""
         item = self.remove()
         if item is None:
             raise Empty
@@ -129,21 +130,21 @@ class SharedQueue(Closing, Counted):
         return items
 
     def flush(self) -> None:
-        """Drop what waits, but not what is set aside."""
+        """Drop the waiting items, but not those set aside."""
         self._spool.use(lambda server: server.asked(lambda there: there.flush(self._key)))
 
     def discard_expired(self) -> int:
-        """Drop expired items at the head; how many. Nothing that has expired is delivered anyway."""
+        """Drop expired items at the head. Return how many. Expired items are never delivered in any case."""
         return self._spool.use(lambda server: server.asked(lambda there: there.flush_expired(self._key)))
 
     def unremove(self, xid: int) -> None:
-        """Back out: the item is the head again. An xid that is not open here is nothing to do."""
+        """Return an item that was set aside to the head. Does nothing for an xid that is not open here."""
         opened = self._opened.pop(xid, None) if is_own(xid, self, self.name) else None
         if opened is not None:
             opened.abort()
 
     def confirm_remove(self, xid: int) -> None:
-        """The item is done. An xid that is not open here is nothing to do."""
+        """Confirm an item that was set aside: it is done. Does nothing for an xid that is not open here."""
         opened = self._opened.pop(xid, None) if is_own(xid, self, self.name) else None
         if opened is not None:
             opened.close()
@@ -153,25 +154,25 @@ class SharedQueue(Closing, Counted):
     def remove_receive(
         self, deadline_at_ms: int | None = None, transaction: bool = False, *, timeout: float | None = None
     ) -> QItem | None:
-        """`remove`, waiting for an item until then, or for `timeout` seconds."""
+        """Take the head item as `remove` does, waiting for one until the deadline, or for `timeout` seconds."""
         return self._receive(checked_deadline(deadline_at_ms, timeout), _fetch_mode(transaction))
 
     def peek_receive(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
-        """`peek`, waiting for an item until then, or for `timeout` seconds."""
+        """Return the head item as `peek` does, waiting for one until the deadline, or for `timeout` seconds."""
         return self._receive(checked_deadline(deadline_at_ms, timeout), PEEK)
 
     def remove_react(self, deadline_at_ms: int, transaction: bool, react: Callable[[QItem | None], object]) -> None:
-        """`remove_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
+        """Do `remove_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
         self._react(checked_deadline(deadline_at_ms), _fetch_mode(transaction), checks.function(react, "react"))
 
     def peek_react(self, deadline_at_ms: int, react: Callable[[QItem | None], object]) -> None:
-        """`peek_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
+        """Do `peek_receive` without waiting: `react` is called with the outcome, on the queue's own thread."""
         self._react(checked_deadline(deadline_at_ms), PEEK, checks.function(react, "react"))
 
     async def remove_async(
         self, deadline_at_ms: int | None = None, transaction: bool = False, *, timeout: float | None = None
     ) -> QItem | None:
-        """`remove_receive` for a coroutine. One that is cancelled leaves the item where it was."""
+        """Do `remove_receive` in a coroutine. If the coroutine is cancelled, the item stays in the queue."""
         want = _fetch_mode(transaction)
         item = await self._wait(checked_deadline(deadline_at_ms, timeout), OPEN, None)
         if item is None or want == OPEN:
@@ -180,7 +181,7 @@ class SharedQueue(Closing, Counted):
         return item._replace(xid=0)
 
     async def peek_async(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> QItem | None:
-        """`peek_receive` for a coroutine."""
+        """Do `peek_receive` in a coroutine."""
         return await self._wait(checked_deadline(deadline_at_ms, timeout), PEEK, None)
 
     def _react(self, deadline_at_ms: int, want: int, react: Callable[[QItem | None], object]) -> None:
@@ -189,13 +190,13 @@ class SharedQueue(Closing, Counted):
     def _wait(
         self, deadline_at_ms: int, want: int, react: Callable[[Future[QItem | None]], object] | None
     ) -> Answer[QItem | None]:
-        """Wait on a thread; with `react` the answer is there, and it is called, on the queue's own thread."""
+        """Wait on a thread. With `react`, the answer is settled, and `react` called, on the queue's own thread."""
         answer: Answer[QItem | None] = Answer(lambda found: self.unremove(found.xid))
         waiting = Waiting()
         if react is not None:
             answer.add_done_callback(react)
         self._pending.add(answer)
-        answer.add_done_callback(lambda _: waiting.end())  # what was cancelled waits no longer
+        answer.add_done_callback(lambda _: waiting.end())  # a cancelled wait ends
 
         def wait() -> None:
             item: QItem | None = None
@@ -228,7 +229,7 @@ class SharedQueue(Closing, Counted):
         return self._receive_on(Waiting(), deadline_at_ms, want)
 
     def _receive_on(self, waiting: Waiting, deadline_at_ms: int, want: int) -> QItem | None:
-        """None also when the waiting is ended by somebody else."""
+        """Receive an item; None if there is none until the deadline, or if the waiting is ended."""
         clock = Clock()
         until_ms = clock.monotonic_ms + deadline_at_ms - clock.wall_ms
         with self._lock:
@@ -242,7 +243,7 @@ class SharedQueue(Closing, Counted):
                 try:
                     item = self._fetch(waiting, want, left_ms)
                 except ConnectionLost:
-                    continue  # it has taken nothing: what it has set aside for us returns
+                    continue  # nothing was taken: an item set aside for us returns
                 clock.read()
                 if item is not None or clock.monotonic_ms >= until_ms:
                     return item
@@ -280,7 +281,7 @@ class SharedQueue(Closing, Counted):
         return self._closed
 
     def close(self) -> None:
-        """Let go of it: those who wait get nothing, open reads return. The server goes on."""
+        """Close the queue: waits end with None, open reads return. The server keeps running."""
         with self._lock:
             if self._closed:
                 return
@@ -297,7 +298,7 @@ class SharedQueue(Closing, Counted):
     # Figures
 
     def __len__(self) -> int:
-        """Items that wait; open reads do not count."""
+        """Number of waiting items; open reads do not count."""
         stats = self._spool.use(lambda server: server.asked(lambda there: there.queue_stats(self._key)))
         return int(stats.get("items", 0))
 
@@ -310,7 +311,7 @@ def _fetch_mode(transaction: bool) -> int:
 
 
 def _expire_s(expiry_at_ms: int) -> int:
-    """As on the wire: 0 = never, a small number counts from now."""
+    """Return the expiry as on the wire: 0 = never, -1 = already over, else seconds since the epoch."""
     if expiry_at_ms and expiry_at_ms <= Clock().wall_ms:
         return -1
     return -(-expiry_at_ms // 1000)

@@ -1,6 +1,7 @@
-"""The kestreld of a spool that several processes share: joined through its Unix socket, started where none runs.
+"""The kestreld of a spool that several processes share: joined through its Unix socket, or started if none runs.
 
-One that was started here belongs to nobody: it serves until it is stopped, also when the process that started it ends.
+A server that was started here belongs to no process: it runs until it is stopped, even after the process that started
+it has ended.
 """
 
 import re
@@ -25,18 +26,18 @@ LOG: Final = ".kestreld.log"
 STARTING: Final = ".starting"
 SOCKET_PATH_BYTES_MAX: Final = 107  # sun_path less its NUL, unix(7)
 TIMEOUT_MS: Final = 10_000
-LOOK_MS: Final = 10  # between two looks whether a server has come up
+LOOK_MS: Final = 10  # between two attempts to find a server
 EXIT_SPOOL_LOCKED: Final = 75  # kestreld's
 NO_CONFIG: Final = "/dev/null"
 
-_started: Final[list["subprocess.Popen[bytes]"]] = []  # those that run, so that none is left a zombie
+_started: Final[list["subprocess.Popen[bytes]"]] = []  # running servers, polled so that none is left a zombie
 
 
 class SharedSpool:
-    """Any number of threads may use it at once."""
+    """The server of one spool. Any number of threads may use it at once."""
 
     def __init__(self, path: str, config_path: str | None, patience_ms: int) -> None:
-        """`config_path`: for a server that is started. Raises SpoolUnusable for a path that is too long."""
+        """`config_path` is for a server that is started. Raises SpoolUnusable for a path that is too long."""
         self._files = FileLayer()
         self.path = self._files.real_path(path)
         self._config_path = config_path
@@ -50,13 +51,14 @@ class SharedSpool:
         restart_in_child(self)
 
     def after_fork(self) -> None:
-        """The server stays the same; the file that is locked while one is started is the parent's."""
+        """Keep the server, but close the file that is locked while one is started: that lock is the parent's."""
         self._joining = Lock()
         self._closed = event_in_child(self._closed)
         self._files.close_inherited(re.compile(re.escape(f"{self.path}/{STARTING}")))
 
     def use(self, do: Callable[[Server], T]) -> T:
-        """What `do` gives on the spool's server: on the next one where it was gone before anything could be done.
+        """Return the result of `do` on the spool's server, or on the next one if that was gone before anything could be
+        done.
 
         Raises SpoolLocked, SpoolUnusable, ServerRefused or ConnectionLost.
         """
@@ -67,7 +69,7 @@ class SharedSpool:
                 continue
 
     def _server_now(self) -> Server:
-        """One that was there just now: a lost one is looked for, or started, again."""
+        """Return a server that was there just now. A lost one is looked for, or started, again."""
         with self._joining:
             if self._server is not None:
                 try:
@@ -113,7 +115,7 @@ class SharedSpool:
         raise SpoolUnusable(self.path, "closed")
 
     def _look(self) -> Server | None:
-        """The server, if it answers."""
+        """Return the server if it answers, else None."""
         served = re.search(r" memcache=(\S+)", self._holder())
         addresses = served[1].split(",") if served is not None else []
         for address in (f"unix:{self.path}/{SOCKET}", *addresses):
@@ -130,7 +132,7 @@ class SharedSpool:
         return None
 
     def _holder(self) -> str:
-        """What the lock says of who has the spool, or had it last."""
+        """Return the first line of the lock file: the process that has the spool, or had it last."""
         try:
             return self._files.read_file(f"{self.path}/{LOCK}").decode("utf-8", "surrogateescape").split("\n")[0]
         except FileNotFoundError:
@@ -159,7 +161,7 @@ class SharedSpool:
             return self._files.open_append(path)
 
     def _check_end(self, process: "subprocess.Popen[bytes]") -> None:
-        """Why the server has not come up: raises SpoolUnusable, unless another may be just about to."""
+        """Raise SpoolUnusable with the reason why a started server has exited, unless another may be about to serve."""
         if process.returncode != EXIT_SPOOL_LOCKED:
             lines = self._files.read_file(f"{self.path}/{LOG}").decode("utf-8", "replace").splitlines()
             reason = f"its kestreld exited with code {process.returncode}: {lines[-1] if lines else ''}"

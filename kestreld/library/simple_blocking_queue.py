@@ -1,4 +1,4 @@
-"""A BlockingQueue with one lock around everything: the plain way, to compare others with."""
+"""SimpleBlockingQueue: a BlockingQueue with one lock around everything, as a baseline for comparisons."""
 
 from collections import deque
 from collections.abc import Callable
@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 
 class SimpleBlockingQueue(MemoryQueue[T]):
-    """See BlockingQueue. `max_items` None = unlimited."""
+    """A BlockingQueue with one lock. `max_items` None = no limit."""
 
     def __init__(self, max_items: int | None = None, full_policy: FullPolicy = FullPolicy.REFUSE_PUTS) -> None:
         super().__init__(max_items, full_policy)
-        self._lock = RLock()  # whoever has it already is a predicate
+        self._lock = RLock()  # re-entered only by a predicate
         self._is_asking = False
         self._append = self._items.append
-        self._takes_less = self._max_items is not None  # than everything: it is limited, closed, or asking
+        self._takes_less = self._max_items is not None  # a put may fail: limited, closed, or asking
         self._clear_out_at = IDLE_MAX
 
     def put(self, item: T) -> bool:
@@ -49,7 +49,7 @@ class SimpleBlockingQueue(MemoryQueue[T]):
         return True
 
     def _refuse(self) -> None:
-        """Raises QueueInUse in a predicate."""
+        """Raise QueueInUse within a predicate."""
         if self._is_asking:
             raise QueueInUse(repr(self))
 
@@ -64,7 +64,7 @@ class SimpleBlockingQueue(MemoryQueue[T]):
         if self._max_items is not None and len(self._items) >= self._max_items:
             if self._full_policy is FullPolicy.REFUSE_PUTS:
                 return False
-            while len(self._items) >= self._max_items:  # more than that where one was given back
+            while len(self._items) >= self._max_items:  # may be more, after an item was given back
                 self._items.popleft()
                 self._tasks.drop(1)
         return True
@@ -102,7 +102,7 @@ class SimpleBlockingQueue(MemoryQueue[T]):
         consumer.set_result(item)
 
     def _return_now(self, item: T) -> bool:
-        """`_return` where the lock is free and nobody waits."""
+        """Put an item back, if the lock is free and no consumer waits."""
         if self._is_asking or self._lock._is_owned():  # type: ignore[attr-defined]  # for longer, or by this thread
             return False
         with self._lock:
@@ -121,7 +121,7 @@ class SimpleBlockingQueue(MemoryQueue[T]):
         return None
 
     def poll_if(self, predicate: Callable[[T], bool]) -> T | None:
-        """See BlockingQueue. Raises QueueInUse where the predicate uses the queue, which is locked meanwhile."""
+        """See BlockingQueue. Raises QueueInUse if the predicate uses the queue, which is locked meanwhile."""
         checks.function(predicate, "predicate")
         with self._lock:
             self._refuse()

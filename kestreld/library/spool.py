@@ -1,7 +1,13 @@
-"""The engine in threads: one lock around it, a turn for each operation, and a thread for what falls due.
+"""A spool within a process: the engine behind one lock, a turn for each operation, and a worker for timers.
 
-Whoever holds the lock has the engine to himself. What he has done is committed before he lets go of it, so that
-nobody learns of what a kill -9 could undo. Waiting, for items or for the disk, is done without the lock.
+The engine knows no threads. A thread uses it only in a turn, with `lock` held; `end_turn` writes the turn's changes
+before the lock is released, so that no thread learns of a change which a kill -9 could undo. Every wait, for items or
+for the sync of a commit, is without the lock; a caller is answered after the CommitFuture of its turn.
+
+An exception that is not ours, such as a signal handler's, may end a turn anywhere. `cut_short` then names its queue,
+and the next turn first rebuilds that from its journal (`renew`). `put` and `Reading.fetch` keep these rules without
+`Turn`, for speed. A process has one Spool for each folder (`use`, `let_go`): opened for its first user, closed after
+its last, and not opened again in between. In a forked child, or after a thread of ours died, `lock` raises instead.
 """
 
 import re
@@ -41,42 +47,42 @@ from kestreld.spool_lock import LOCK, check_spool, take_lock
 MAINTENANCE_MS: Final = 1000
 SLICE_US: Final = 2000  # long work lets others at the engine after this
 SLICE_PAUSE_MS: Final = 1
-DESCRIPTORS_SHARE: Final = 4  # journals hold one in so many of those that the process may have
+DESCRIPTORS_SHARE: Final = 4  # journals hold at most 1 in 4 of the process's descriptors
 
 Report = Callable[[str], None]
 T = TypeVar("T", bound=Reader | Queue)
 
 
 class Spool:
-    """A folder of journals that this process serves to itself. Nothing but `lock` is for several threads at once."""
+    """A folder of journals that only this process serves. Nothing but `lock` is for several threads at once."""
 
     def __init__(self, path: str) -> None:
-        """`open` comes first, `close` last, also where `open` has failed."""
+        """`open` comes first, `close` last, even if `open` has failed."""
         self.path = path
-        self.lock = self.closing_lock = Lock()  # the latter is there also where the former is refused
-        self.problem: ThreadDied | None = None  # why it can do nothing any more
-        self.pending: WeakSet[Answer[Any]] = WeakSet()  # and what has come since
+        self.lock = self.closing_lock = Lock()  # `closing_lock` remains if `lock` is replaced by one that raises
+        self.problem: ThreadDied | None = None  # the reason for which nothing works any longer
+        self.pending: WeakSet[Answer[Any]] = WeakSet()  # unsettled answers, and maybe some settled ones
         _all.add(self)
         self.clock = Clock()
         self.worker = Worker(f"queues in {path}", self._thread_died)
         self.files = ThreadedFiles(
             self._from_disk, lambda error: self._thread_died(ThreadDied(f"disk of {path}", repr(error)))
         )
-        self.users: dict[object, Queue | None] = {}  # queues that are in use; of which family, once that is known
-        self._leaving: list[CommitFuture] = []  # of who waits for a family to be put away
+        self.users: dict[object, Queue | None] = {}  # user -> family, None = not known yet
+        self._leaving: list[CommitFuture] = []  # of threads that wait in `put_away`
         self.closing = Lock()
         self.is_open = self.is_closed = False
-        self.is_over = False  # it is being let go of: nothing is put any more
+        self.is_over = False  # it is being closed: nothing is put any longer
         self._held = -1
-        self.cut_short: Queue | str | None = None  # whose turn was, or EVERY
-        self.readings: dict[User, None] = {}  # those in use
-        self.served: list[ItemFuture] = []  # waits that this turn has ended
+        self.cut_short: Queue | str | None = None  # queue of the interrupted turn, or EVERY
+        self.readings: dict[User, None] = {}  # readings in use
+        self.served: list[ItemFuture] = []  # waits that ended in this turn
         self.failed: dict[Committed, JournalFailed] = {}  # in this turn
         self._deadline_at_ms: int | None = None
         self._sync_planned = False
 
     def open(self, config: Config, report: Report) -> None:
-        """Raises SpoolLocked with the pid of another process that has it, or SpoolUnusable."""
+        """Lock and read the spool. Raises SpoolLocked with the pid of another process that has it, or SpoolUnusable."""
         check_spool(self.files, self.path)
         if self._held < 0:
             self._held = take_lock(self.files, self.path)
@@ -100,21 +106,21 @@ class Spool:
         self.is_open = True
 
     def _held_elsewhere(self) -> int:
-        """How many descriptors the journals of other spools hold."""
+        """Return the number of descriptors that the journals of other spools hold."""
         others = [spool for spool in list(_all) if spool is not self and spool.is_open and not spool.is_closed]
         return sum(spool.collection.open_files.held for spool in others)
 
     def refuse(self) -> None:
-        """In a forked child: whoever wants the lock, or waits for an answer, gets QueueForked from now on."""
+        """In a forked child: make the lock, and answers that are still to come, raise QueueForked."""
         self.lock = self.closing_lock = forked_lock(self.path)
         for answer in list(self.pending):
             answer.refuse(self.path)
 
     def _thread_died(self, problem: ThreadDied) -> None:
-        """Those who wait would do so forever: they get the problem, as everybody does until the spool is closed."""
+        """Make the lock, and answers that are still to come, raise the problem: nobody else would end those waits."""
         self.lock = dead_lock(problem)
         self.problem = problem
-        with self.closing_lock:  # behind the last turn; callbacks are called without it
+        with self.closing_lock:  # after the last turn; callbacks are called without it
             pending = list(self.pending)
         for answer in pending:
             answer.fail(problem)
@@ -122,14 +128,17 @@ class Spool:
     # With the lock held
 
     def adopt(self, name: str, config: QueueConfig) -> Reader:
-        """A queue, made if need be. Raises BadQueueName, JournalCorrupt or JournalFailed."""
+        """Return a queue, created if it does not exist. Raises BadQueueName, JournalCorrupt or JournalFailed."""
         self.configure(name, config)
         reader = self.collection.reader(name)
         self.end_turn(reader.queue)
         return reader
 
     def adopt_family(self, name: str, config: QueueConfig, archive_path: str | None) -> Queue:
-        """A queue with all its readers, made if need be. Raises as `adopt`, and SpoolUnusable for another archive."""
+        """Return a queue with all its readers, created if it does not exist.
+
+        Raises as `adopt`, and SpoolUnusable for another archive.
+        """
         if archive_path is not None:
             if self.maintenance.retirement.archive_path not in (None, archive_path):
                 raise SpoolUnusable(
@@ -149,9 +158,10 @@ class Spool:
                 pass
 
     def end_turn(self, queue: Queue | None = None) -> CommitFuture | None:
-        """Commit what was done. What is returned is to be waited for, without the lock, before telling anybody.
+        """Commit the turn's changes. The returned future, if any, is to be waited for without the lock before the
+        caller answers.
 
-        Raises JournalFailed when nothing was done to `queue` because it could not be written.
+        Raises JournalFailed if the changes to `queue` were undone because they could not be written.
         """
         commit = self.commit
         while commit.dirty:
@@ -175,7 +185,7 @@ class Spool:
             pending_commit = queue.pending_commit
             if pending_commit is not None and pending_commit.pending:
                 hold = CommitFuture(pending_commit)
-            elif queue in self.collection.crowded and not self.worker.is_current:  # which is what makes room
+            elif queue in self.collection.crowded and not self.worker.is_current:  # the worker is what makes room
                 hold = CommitFuture(None)
                 self.collection.crowded[queue].append(hold.released)
         if hold is not None:
@@ -183,7 +193,7 @@ class Spool:
         return hold
 
     def _tell(self) -> None:
-        """Those whose wait is over: at once, or as soon as the commit that ends it is on disk."""
+        """Settle waits that have ended: at once, or as soon as the commit that ends them is on disk."""
         for wait in self.served:
             pending_commit = wait.queue.pending_commit if wait.item is not None else None
             if wait.item is not None and wait.queue in self.failed:
@@ -193,10 +203,10 @@ class Spool:
                 pending_commit.observers.append(wait)
             else:
                 wait.settle(None)
-        self.served.clear()  # and not a new one: those who wait add themselves to this
+        self.served.clear()  # in place: waits hold a reference to this list
 
     def turn(self, queue: Queue | None) -> Turn:
-        """A turn of a queue, or of every one. `put` and `fetch` have it written out."""
+        """Return a turn of a queue, or of all. `put` and `Reading.fetch` write it out."""
         return Turn(self, queue)
 
     def begin_turn(self) -> None:
@@ -205,7 +215,7 @@ class Spool:
         self.clock.read()
 
     def renew(self) -> None:
-        """The last turn was cut short. Its queues are what their journals say again, and who waits there waits on."""
+        """Rebuild the queues of an interrupted turn from their journals. Threads that wait there keep waiting."""
         self.clock.read()
         half_done = cut_short(self.collection, self.cut_short if isinstance(self.cut_short, Queue) else None)
         self.failed = {}
@@ -224,7 +234,7 @@ class Spool:
         self.cut_short = None
 
     def _held_of(self, reader: Reader) -> set[int]:
-        """Open reads that somebody has, and leases that are with whoever asked for them."""
+        """Return the ids of open reads that somebody has, and of leases that have reached their callers."""
         users = [user for user in self.readings if user.reader is reader]
         held = {xid for user in users for xid in user.held()}
         if reader.held is not None:
@@ -236,7 +246,7 @@ class Spool:
     # Turns of its own
 
     def put(self, queue: Queue, data: bytes, expire_at_ms: int, only: Reader | None) -> bool:
-        """Add an item, for every reader or for `only` one. False when it is refused."""
+        """Add an item, for every reader or for `only` one. False if it is refused."""
         if type(data) is not bytes or type(expire_at_ms) is not int or expire_at_ms:
             _check(data, expire_at_ms)
         with self.lock:
@@ -268,9 +278,9 @@ class Spool:
     def put_timed(
         self, reader: Reader, data: bytes, expire_at_ms: int, only: Reader | None, delay_ms: int, key: bytes | None
     ) -> bool:
-        """`put` of an item that is not delivered before `delay_ms` from now, or that `reader` knows by a key.
+        """Put an item that is not delivered before `delay_ms` from now, or that `reader` knows by a key.
 
-        True, and nothing is put, where it knows the key.
+        If the key is known, the result is True and nothing is added.
         """
         _check(data, expire_at_ms)
         queue = reader.queue
@@ -293,7 +303,7 @@ class Spool:
         return stored
 
     def cancel(self, reader: Reader, key: bytes) -> bool:
-        """An item that was put with a key, and is not due yet, is done. False when there is none."""
+        """Drop an item that was put with a key and is not due yet. False if there is none."""
         queue = reader.queue
         with self.lock, self.turn(queue):
             if self.is_over or reader.deleted:
@@ -307,7 +317,7 @@ class Spool:
         return is_cancelled
 
     def put_all(self, queue: Queue, values: Iterable[bytes], expire_at_ms: int, only: Reader | None) -> int:
-        """`put` of items in one write, up to the first that is refused; how many were added."""
+        """Put items in one write, up to the first that is refused. Return how many were added."""
         added, items = 0, checks.several(values, "values")
         for data in items:
             if type(data) is not bytes or type(expire_at_ms) is not int or expire_at_ms:
@@ -327,7 +337,7 @@ class Spool:
     # With the lock held
 
     def plan_deadline(self, waiter: Waiter) -> None:
-        """Send a waiter away when its time has come."""
+        """Have a waiter time out at its due time."""
         self.collection.agenda.add(waiter)
         self._plan_deadline()
 
@@ -358,7 +368,7 @@ class Spool:
             self.end_turn()
 
     def _look_after(self) -> None:
-        """Once a second: dead segments, compaction, the trash."""
+        """Run maintenance once a second: dead segments, compaction, the trash."""
         with self.lock, self.turn(None):
             self.maintenance.start_round()
             self.end_turn()
@@ -384,9 +394,9 @@ class Spool:
     # The end
 
     def put_away(self, queue: Queue) -> None:
-        """Let go of a family that nobody uses any more, in memory and on disk, unless somebody comes to use it.
+        """Close a family that is no longer used, once all of it is on disk, unless it is used again meanwhile.
 
-        Returns when that is done; sooner where its segments are being rewritten, or the disk takes nothing.
+        Returns when that is done; earlier if its segments are being rewritten or writes to its journal fail.
         """
         with self.closing_lock, self.turn(None):
             if self.is_over or self.problem is not None or queue.in_memory:
@@ -396,7 +406,7 @@ class Spool:
             self._leaving.append(hold)
             self.slices.take_on(self._put_away(queue, hold))
             self.end_turn()
-        if not self.worker.is_current:  # which is what does it
+        if not self.worker.is_current:  # the worker does it
             hold.exception()
 
     def _put_away(self, queue: Queue, hold: CommitFuture) -> WorkOfSlices:
@@ -404,7 +414,7 @@ class Spool:
             while self.collection.families.get(queue.name) is queue and queue not in list(self.users.values()):
                 journal = queue.journal
                 if journal is not None and journal.failed is not None and queue.stopped is None:
-                    journal.close()  # what gets did is known here only
+                    journal.close()  # unwritten gets exist only here: keep the family
                     return
                 if self.maintenance.rest(queue):
                     self.collection.put_away(queue)
@@ -421,15 +431,15 @@ class Spool:
             hold.released()
 
     def close(self) -> None:
-        """Put everything on disk and let the spool go. Nobody uses it any more.
+        """Put everything on disk and unlock the spool. It is no longer used.
 
-        Called again where it was cut short, it goes on.
+        If a call is interrupted, the next one continues.
         """
         if self.is_open and not self.is_closed:
             self._close_queues()
         self.worker.stop()
         self.files.stop()
-        # Closed once, also where it is cut short: the number may be another file's after that.
+        # Unlocked only once, even if interrupted: the descriptor may be another file's after that.
         if self._held >= 0 and self.files.is_open_as(self._held, f"{self.path}/{LOCK}"):
             self.files.unlock(self._held)
         self._held = -1
@@ -442,7 +452,7 @@ class Spool:
             self.is_over = True
         self._settle_all()
         self.worker.stop()
-        self._settle_all()  # what its last calls have done
+        self._settle_all()  # changes of its last calls
         self.files.stop()
         with self.closing_lock, self.turn(None):
             self.collection.close(self._held)
@@ -463,7 +473,7 @@ class Spool:
 
 
 def _check(data: bytes, expire_at_ms: int) -> None:
-    """Raise InvalidType or InvalidValue for what cannot be written: the engine relies on it."""
+    """Raise InvalidType or InvalidValue for an item or expiry that cannot be written: the engine relies on that."""
     checks.data(data, "item")
     allowed = "an int in ms since the epoch, or 0 for never"
     if isinstance(expire_at_ms, bool) or not isinstance(expire_at_ms, int):
@@ -481,26 +491,28 @@ def put_timed(
     delay: float,
     key: str | bytes | None,
 ) -> bool:
-    """`Spool.put_timed`, with what a user has given. Raises InvalidArgument."""
+    """Check a user's arguments and call `Spool.put_timed`. Raises InvalidArgument."""
     delay_ms = checks.seconds_ms(delay, "delay", reader.config.max_delay_ms)
     known = None if key is None else checks.key(key, "key")
     return spool.put_timed(reader, data, expire_at_ms, only, delay_ms, known)
 
 
 def renewed(failure: JournalFailed) -> JournalFailed:
-    """The same failure, for somebody else to raise."""
+    """Return a copy of the failure, to be raised in another thread."""
     return JournalFailed(failure.path, failure.reason, disk_full=failure.disk_full)
 
 
 _spools: dict[str, Spool] = {}
-_closing: dict[str, Spool] = {}  # nobody uses them any more
+_closing: dict[str, Spool] = {}  # spools without users, being closed
 _opening = Lock()
 _all: Final[WeakSet[Spool]] = WeakSet()
 
 
 @call_in_child
 def _leave_to_parent() -> None:
-    """In a forked child: nothing of the parent's is used, and nothing is kept open, or its lock would outlive it."""
+    """In a forked child: drop all spools, and close their descriptors, because one of them would keep the parent's
+    lock.
+    """
     global _opening
     _opening = Lock()
     _closing.clear()
@@ -524,7 +536,7 @@ def use(
     adopt: Callable[[Spool], T],
     archive_path: str | None,
 ) -> tuple[Spool, T]:
-    """The spool at `path`, which is opened if this process does not have it open yet, and what of it is adopted.
+    """Return the spool at `path`, opened if this process has not opened it yet, and the result of `adopt`.
 
     Raises SpoolLocked, SpoolUnusable, BadQueueName, JournalCorrupt or JournalFailed.
     """
@@ -559,9 +571,9 @@ def _use_unless_closing(user: object, where: str, config: Config, report: Report
 
 
 def let_go(user: object, spool: Spool) -> None:
-    """One user fewer: its family is put away with the last one of that, and the spool closed with the last of all.
+    """Remove a user. The last user of a family puts the family away, and the last of all closes the spool.
 
-    Called again where it was cut short, it goes on.
+    If a call is interrupted, the next one continues.
     """
     with _opening:
         queue = spool.users.pop(user, None)
@@ -578,8 +590,8 @@ def let_go(user: object, spool: Spool) -> None:
 
 def _finish(spool: Spool) -> None:
     if spool.closing.locked() and spool.worker.is_current:
-        return  # whoever closes it waits for this thread
-    with spool.closing:  # and not with the other: the worker's last calls may open other spools
+        return  # the closing thread waits for this one
+    with spool.closing:  # not `_opening`: the worker's last calls may open other spools
         spool.close()
     with _opening:
         if _closing.get(spool.path) is spool:

@@ -1,4 +1,4 @@
-"""Items that were put and are not done: what `task_done` counts and `join` waits for, as in queue.Queue."""
+"""Counter of unfinished tasks for `task_done` and `join`, as in queue.Queue."""
 
 from itertools import count
 from threading import Lock
@@ -9,7 +9,7 @@ from kestreld.library.answer import Answer
 
 
 class Tasks:
-    """Of one queue. A put costs one call of `count_put`, which is one step for all threads and waits for nobody."""
+    """Tasks of one queue. A put costs one call of `count_put`, which is atomic and waits for no lock."""
 
     def __init__(self) -> None:
         self._puts = count()
@@ -21,7 +21,7 @@ class Tasks:
 
     @property
     def put_items(self) -> int:
-        """How many were put so far."""
+        """Number of items put so far."""
         return int(repr(self._puts)[len("count(") : -1])  # to call it would count one more
 
     @property
@@ -29,7 +29,7 @@ class Tasks:
         return self.put_items - self._finished
 
     def finish(self) -> None:
-        """One is done. Raises TaskUnknown when all are."""
+        """Count a finished task. Raises TaskUnknown if all are finished."""
         with self._lock:
             if not self.unfinished:
                 raise TaskUnknown
@@ -37,7 +37,7 @@ class Tasks:
         self._tell()
 
     def drop(self, items: int) -> None:
-        """Nobody will get so many of them."""
+        """Count items that nobody will get as finished."""
         with self._lock:
             self.dropped_items += items
             self._finished += min(items, self.unfinished)

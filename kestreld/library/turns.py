@@ -1,4 +1,4 @@
-"""What the threads of this process do with the engine, one at a time: a turn, which is done or undone as a whole."""
+"""Turns: operations of threads on the engine, one at a time, each done or undone as a whole."""
 
 from collections.abc import Callable, Collection
 from types import TracebackType
@@ -9,24 +9,24 @@ from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import Waiter
 
-EVERY: Final = "every queue"  # what a turn is of that is not of one queue
+EVERY: Final = "every queue"  # stands for the queue in a turn of all queues
 
 
 class User(Protocol):
-    """Who has open reads of a reader, and waits there."""
+    """Holder of open reads and waits of a reader."""
 
     reader: Reader
-    opened: dict[int, int]  # its open reads, and leases that are on their way to whoever asked for them
+    opened: dict[int, int]  # its open reads, and leases that are on their way to their callers
 
     def held(self) -> Collection[int]:
-        """The open reads that somebody has."""
+        """Return the open reads that somebody has."""
 
     def resume(self, is_waiting: Callable[[Reader, int], bool]) -> list[Waiter]:
-        """Its queue has been rebuilt. Those who wait on."""
+        """Continue after the queue was rebuilt. Return the waiters that keep waiting."""
 
 
 class Turns(Protocol):
-    """Where turns are had. `cut_short` is the queue, or EVERY, whose turn was."""
+    """Place where turns run. `cut_short` is the queue of an interrupted turn, or EVERY."""
 
     cut_short: Queue | str | None
 
@@ -34,10 +34,10 @@ class Turns(Protocol):
 
 
 class Turn:
-    """A turn, with the lock held. It is over when it ends, also by an error of ours.
+    """A turn, with the lock held. It is complete when it ends, even by an exception of ours.
 
-    An exception that is not ours, from a signal handler say, may come anywhere: then what the turn has half done is
-    undone before the next one begins.
+    Any other exception, such as a signal handler's, may come anywhere: then the incomplete turn is undone before the
+    next one begins.
     """
 
     __slots__ = ("_queue", "_turns")

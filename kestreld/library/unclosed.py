@@ -1,6 +1,6 @@
-"""A ResourceWarning for each queue that is garbage, or there at the end of the process, and was not closed.
+"""ResourceWarnings for queues that were not closed before they were garbage or the process ended.
 
-Garbage is collected in the middle of anything: it is a thread that warns, and what is called at that moment is in C.
+Garbage is collected in the middle of anything: a thread warns, and the code that runs at that moment is in C.
 """
 
 import atexit
@@ -16,7 +16,7 @@ _log: Final = logging.getLogger("kestreld.library")
 
 
 class Watch(ref[Any]):
-    """Of one queue. Called once that is garbage."""
+    """Reference to one queue, called once that is garbage."""
 
     what: str
 
@@ -24,7 +24,7 @@ class Watch(ref[Any]):
         if _watches.pop(id(self), None) is not None:
             try:
                 warnings.warn(f"unclosed {self.what}", ResourceWarning, stacklevel=2)
-            except ResourceWarning as warning:  # where warnings are errors there is nobody here to have them
+            except ResourceWarning as warning:  # if warnings are errors: nobody here could catch them
                 _log.error("%s", warning)
 
 
@@ -32,7 +32,7 @@ _watches: Final[dict[int, Watch]] = {}
 
 
 def watch(queue: object, what: str) -> Watch:
-    """Warn of it unless `unwatch` comes first."""
+    """Warn of a queue unless `unwatch` comes first."""
     found = Watch(queue, afterwards.ready())
     found.what = what
     _watches[id(found)] = found

@@ -1,4 +1,4 @@
-"""What stands in a queue for all that `setup` brings."""
+"""Placeholder for the attributes that `setup` of a queue sets."""
 
 from typing import Any, NoReturn
 
@@ -6,7 +6,7 @@ from kestreld.errors import QueueNotOpen
 
 
 class _Unopened:
-    """Whatever is asked of it, the answer is the same."""
+    """Object whose every use raises QueueNotOpen."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
@@ -22,5 +22,5 @@ class _Unopened:
 
 
 def unopened(queue: str) -> Any:
-    """Stands for anything. Its use raises QueueNotOpen with the name of the queue."""
+    """Return a placeholder for any object. Its use raises QueueNotOpen with the name of the queue."""
     return _Unopened(queue)

@@ -1,4 +1,4 @@
-"""A thread that makes calls in the order in which they fall due: callbacks, timers."""
+"""A thread that makes calls at their due times: callbacks and timers."""
 
 import logging
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from kestreld.forks import restart_in_child
 
 Call = Callable[[], object]
 Death = Callable[[ThreadDied], object]
-WAIT_MS_MAX: Final = 3_600_000  # a lock cannot be waited for as long as a number can say
-CLEAR_OUT_AT: Final = 64  # calls that nobody wants any more are cleared out beyond this, and whenever they have doubled
+WAIT_MS_MAX: Final = 3_600_000  # waits for a lock have a maximum
+CLEAR_OUT_AT: Final = 64  # unwanted calls are cleared out beyond this, and whenever the calls have doubled
 
 log: Final = logging.getLogger("kestreld.library")
 
 
 class Planned:
-    """A call that will be made unless it is `over` before; `at_death` in its place where the thread has died."""
+    """A call that is made unless it is `over` before; `at_death` is called instead if the thread has died."""
 
     __slots__ = ("at_death", "call", "over")
 
@@ -31,9 +31,9 @@ class Planned:
 
 
 class Worker:
-    """One thread, started with the first call. It ends with the process, or when it is told to stop.
+    """One thread, started with the first call. It ends with the process, or when it is stopped.
 
-    An exception that a call raises is its death, of which `died` is told, and everybody who plans another.
+    An exception in a call ends the thread: `died` is called, and planning another call raises ThreadDied.
     """
 
     def __init__(self, name: str, died: Death | None = None) -> None:
@@ -45,11 +45,11 @@ class Worker:
         restart_in_child(self)
 
     def after_fork(self) -> None:
-        """Without calls and without a thread: those are the parent's."""
+        """Start without calls and thread: the old ones are the parent's."""
         self._calls: list[tuple[int, int, Planned]] = []  # by instant on the monotonic clock, then as they came
         self._count = 0
         self._clear_out_at = CLEAR_OUT_AT
-        # Taken itself, not by way of the condition: a signal handler that raises may leave that locked for good.
+        # Taken directly, not through the condition: a signal handler that raises might leave that locked for good.
         self._lock = Lock()
         self._something_new = Condition(self._lock)
         self._thread: Thread | None = None
@@ -57,7 +57,7 @@ class Worker:
 
     @property
     def is_current(self) -> bool:
-        """Whether it is what runs this."""
+        """True if this is called on the worker's thread."""
         return self._thread is current_thread()
 
     def soon(self, call: Call) -> None:
@@ -65,13 +65,13 @@ class Worker:
         self.at(0, call)
 
     def settle(self, call: Call) -> None:
-        """As `soon`, but that it is made here, at once, where the thread has died: somebody waits for it."""
+        """Make a call like `soon`, or at once in this thread if the worker's has died: somebody waits for it."""
         self.at(0, call, lambda _: call())
 
     def at(self, at_ms: int, call: Call, at_death: Death | None = None) -> Planned:
-        """Make a call at an instant of the monotonic clock. None is made any more once it is told to stop.
+        """Make a call at a time of the monotonic clock. Calls after `stop` are dropped.
 
-        Raises ThreadDied, unless `at_death` is told of that.
+        Raises ThreadDied, unless there is `at_death`, which is called instead.
         """
         planned = Planned(call, at_death)
         if not self._is_planned(at_ms, planned) and (problem := self._problem) is not None:
@@ -125,13 +125,13 @@ class Worker:
                 now_ms = self._clock.monotonic_ms
                 if self._calls and self._calls[0][0] <= now_ms:
                     return heappop(self._calls)[2]
-                if self._stopping or not self.is_current:  # the latter where its start was cut short
+                if self._stopping or not self.is_current:  # not current: its start was interrupted
                     return None
                 left_ms = min(self._calls[0][0] - now_ms, WAIT_MS_MAX) if self._calls else None
                 self._something_new.wait(None if left_ms is None else left_ms / 1000)
 
     def stop(self) -> None:
-        """Make the calls that are due, none that are not, and end. Returns when that is so."""
+        """Make the calls that are due, but no others, and end the thread. Returns when it has ended."""
         with self._lock:
             self._stopping = True
             self._something_new.notify()

@@ -1,4 +1,4 @@
-"""The names of open reads: numbers that know whose they are."""
+"""Xid: the id of an open read, an int that knows its owner."""
 
 import logging
 from typing import Any, Final
@@ -9,10 +9,10 @@ _log: Final = logging.getLogger("kestreld.library")
 
 
 class Xid(int):
-    """A number as any other, and a plain one where it comes from a pickle."""
+    """Id of an open read: an int like any other, and pickled as a plain one."""
 
     owner: object
-    token: int = 0  # of a lease
+    token: int = 0  # of its lease
 
     def __new__(cls, number: int, owner: object) -> "Xid":
         xid = super().__new__(cls, number)
@@ -24,7 +24,7 @@ class Xid(int):
 
 
 def is_own(xid: int, owner: object, name: str) -> bool:
-    """Whether it can be an open read of the owner's, which has that name. A plain number is taken at its word."""
+    """Return True if the xid may be an open read of `owner`, whose name is `name`. A plain int is always accepted."""
     if not isinstance(xid, Xid):
         checks.whole(xid, "xid")
         return True
