@@ -1,6 +1,6 @@
-"""Queues made of a memcached dictionary, for memcached and for kestreld's `listen.cache` alike. Needs pymemcache.
+"""Queues built on a memcached dictionary: a memcached, or kestreld's `listen.cache`. Requires pymemcache.
 
-docs/recipes-memcached.md says what each costs, what it promises, and when a queue of kestreld is the better choice.
+docs/recipes-memcached.md lists costs and guarantees, and the cases in which a queue of kestreld is the better choice.
 """
 
 from kestreld.errors import (

@@ -1,4 +1,4 @@
-"""Small messages, put together."""
+"""Batch: collects small messages into one value."""
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -9,7 +9,7 @@ from kestreld import checks
 class Batch:
     """Messages that become one value once there are enough of them, or at the end of a `with` block.
 
-    Until then they are in this process only. A block that fails puts nothing more.
+    Until then they exist only in this process. If the block fails, the rest is not put.
     """
 
     def __init__(self, put_batch: Callable[[Sequence[bytes]], object], messages_max: int, bytes_max: int) -> None:
@@ -20,7 +20,7 @@ class Batch:
         self._bytes = 0
 
     def put(self, message: bytes) -> None:
-        """Raises what `put_batch` does."""
+        """Add a message, and put the batch if it is full. Raises as `put_batch`."""
         checks.data(message, "message")
         if self._messages and self._bytes + len(message) > self._bytes_max:
             self.flush()
@@ -30,7 +30,7 @@ class Batch:
             self.flush()
 
     def flush(self) -> None:
-        """Put what there is now. It is not put twice: after an error it is gone from here."""
+        """Put the messages collected so far. They are removed even if this fails, so that none is put twice."""
         messages, self._messages, self._bytes = self._messages, [], 0
         if messages:
             self._put_batch(messages)

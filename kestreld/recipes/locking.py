@@ -1,4 +1,4 @@
-"""A queue under two locks, one for writers and one for readers: each message goes to one reader, in order."""
+"""LockingQueue: a queue with a lock for writers and one for readers. Each message goes to one reader, in order."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,13 +33,13 @@ SEARCH_WINDOW: Final = 1000
 
 
 class _LockedSlots(Slots):
-    """A key for each number: `lock:NAME:EPOCH:NUMBER`, and the message as its plain value."""
+    """One key for each number: `lock:NAME:EPOCH:NUMBER`, with the message as its plain value."""
 
     kind = b"lock"
 
 
 class LockingQueue:
-    """A queue of which each message goes to one reader, at most once. Threads and processes may share it."""
+    """A queue in which each message goes to one reader, at most once. Threads and processes may share it."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class LockingQueue:
         compress_from_bytes: int | None = None,
         on_missed: Callable[[MessagesMissed], None] | None = None,
     ) -> None:
-        """`lock_expiry`: for how many whole seconds a dead holder blocks others, at least 2.
+        """`lock_expiry`: whole seconds for which a dead holder blocks others, at least 2.
 
-        `waiting_max`: where so many messages wait, a put raises TooManyWaiting. `message_expiry`: whole seconds after
-        which a message is gone, read or not; 0 = when memory is needed. `delete_after_reading`: False leaves it to
-        that. `compress_from_bytes`: values of that size are compressed. `on_missed` is called where a get would raise
-        MessagesMissed.
+        `waiting_max`: number of waiting messages from which a put raises TooManyWaiting. `message_expiry`: lifetime of
+        a message in whole seconds, read or not; 0 = until memory is needed. `delete_after_reading` False: messages that
+        were read are left to that, too. `compress_from_bytes`: size from which values are compressed; None = never.
+        `on_missed` is called instead of raising MessagesMissed in a get.
         """
         self.name = name
         self.missed = 0
@@ -76,8 +76,8 @@ class LockingQueue:
         self._deletes = checks.switch(delete_after_reading, "delete_after_reading")
         self._compress_from_bytes = checks.whole_or_none(compress_from_bytes, "compress_from_bytes")
         self._on_missed = on_missed
-        self._taken: deque[bytes] = deque()  # by this object, and not returned yet
-        self._awaited: tuple[int, bytes | None] | None = None  # a number without a message, and the writer at that time
+        self._taken: deque[bytes] = deque()  # messages taken but not returned yet
+        self._awaited: tuple[int, bytes | None] | None = None  # number without a message, and the writer then
         # Numbers of the epochs that this object has written in and read from last, and been told of as new ones.
         self._written: int | None = None
         self._read: int | None = None
@@ -85,26 +85,26 @@ class LockingQueue:
         restart_in_child(self)
 
     def after_fork(self) -> None:
-        self._taken = deque()  # the parent has them
+        self._taken = deque()  # they are the parent's
 
     @property
     def address(self) -> str:
-        """The server that has its counters and locks."""
+        """Address of the server that has the queue's counters and locks."""
         return self._server.address
 
     # Writing
 
     def put(self, message: bytes, timeout: float | None = None) -> None:
-        """Add a message, waiting so many seconds for other writers; None = for as long as it takes.
+        """Add a message, waiting `timeout` seconds for other writers; None = as long as it takes.
 
-        Raises TooManyWaiting, LockTimeout, CacheAway or CacheRefused, each with nothing added, or ConnectionLost: then
-        it may be there or not.
+        Raises TooManyWaiting, LockTimeout, CacheAway or CacheRefused, with nothing added, or ConnectionLost: then the
+        message may or may not be there.
         """
         checks.data(message, "message")
         self._put([[message]], timeout)
 
     def put_many(self, messages: Iterable[bytes], timeout: float | None = None) -> None:
-        """Add messages under one lock, next to each other. After an error, some of the first may be there."""
+        """Add messages under one lock, next to each other. After an error, some of the first may have been added."""
         self._put([[message] for message in checked_messages(messages)], timeout)
 
     def put_batch(self, messages: Iterable[bytes], timeout: float | None = None) -> None:
@@ -112,7 +112,9 @@ class LockingQueue:
         self._put([checked_messages(messages)], timeout)
 
     def batch(self, messages_max: int = 100, bytes_max: int = 65536) -> Batch:
-        """Collects small messages in a `with` block, and puts so many, or so many bytes, as one value."""
+        """Collect small messages in a `with` block, and put up to `messages_max`, or `bytes_max` bytes, as one
+        value.
+        """
         return Batch(self.put_batch, messages_max, bytes_max)
 
     def _put(self, values: Sequence[Sequence[bytes]], timeout: float | None) -> None:
@@ -123,12 +125,12 @@ class LockingQueue:
                     while left:
                         writer.put_batch(left[0])
                         left.popleft()
-            except LockLost:  # this process was stopped, or slow: nothing of what is left was added
+            except LockLost:  # this process was stopped, or slow: nothing that is left was added
                 continue
 
     @contextmanager
     def writing(self, timeout: float | None = None) -> Iterator["LockedWriter"]:
-        """Other writers wait for the `with` block. Each message can be read as soon as its put returns."""
+        """Hold the writers' lock during a `with` block. Each message can be read as soon as its put returns."""
         lock = Lock(self._server, self._write_key, self._lock_expiry_s)
         writer = LockedWriter(self, lock)
         try:
@@ -139,7 +141,7 @@ class LockingQueue:
             release(writer.lock)
 
     def spare(self) -> int:
-        """How many more messages may wait, at least one. Raises TooManyWaiting."""
+        """Return how many more messages may wait, at least one. Raises TooManyWaiting."""
         waiting = self.waiting()
         if waiting >= self._waiting_max:
             raise TooManyWaiting(self.name, waiting, self._waiting_max)
@@ -163,11 +165,11 @@ class LockingQueue:
             raise
 
     def _begin(self, first: bytes) -> None:
-        """The tail is where the head begins, so that a tail that is not there has vanished."""
+        """Let the tail begin where the head does, so that a missing tail means that it has vanished."""
         self._server.add(self._tail.key, first)
 
     def _close(self, counts: Sequence[int], missed: Reason | None = None) -> bool:
-        """Have late writers of these numbers refused. False = one has come before."""
+        """Close numbers, so that late writers are refused. False = one of the messages was written before."""
         for count in counts:
             try:
                 if not self._slots.close(count, missed):
@@ -179,7 +181,7 @@ class LockingQueue:
     # Reading
 
     def waiting(self) -> int:
-        """How many numbers were given out that no reader has taken."""
+        """Return how many reserved numbers no reader has taken."""
         found = self._server.get_many([self._tail.key, self._head.key])
         if self._head.key not in found or self._tail.key not in found:
             return 0
@@ -187,17 +189,19 @@ class LockingQueue:
         return max(head - tail, 0) if is_ahead(head, tail) else position_of(head).number
 
     def get(self, timeout: float | None = 0.0) -> bytes | None:
-        """Take the oldest message, waiting so many seconds for it; None = forever. None when there is none.
+        """Take the oldest message, waiting `timeout` seconds for it; None = forever. None if there is none.
 
-        It is taken by then: if this process dies with it, it is lost. Raises MessagesMissed, having passed those.
+        The message is taken before this returns: if the process dies then, it is lost. Raises MessagesMissed; the next
+        call continues after the missed messages.
         """
         messages = self.get_many(1, timeout)
         return messages[0] if messages else None
 
     def get_many(self, count: int = 100, timeout: float | None = 0.0) -> list[bytes]:
-        """Take up to so many of the oldest messages under one lock, waiting until there is one. Otherwise as `get`.
+        """Take up to `count` of the oldest messages under one lock, waiting until there is one. Otherwise like `get`.
 
-        `timeout` is for messages. Where there are some, another reader's lock is waited for, up to `lock_expiry`.
+        `timeout` limits the wait for messages. If there are some, the call waits for another reader's lock, up to
+        `lock_expiry`.
         """
         checks.whole(count, "count", 1)
         retries = Retries(timeout)
@@ -205,7 +209,7 @@ class LockingQueue:
         while True:
             if messages := self._from_taken(count):
                 return messages
-            # Who finds nothing takes no lock, so that waiting readers do not keep each other waiting.
+            # Without messages take no lock, so that waiting readers do not delay each other.
             if self._has_something() and lock.acquire(self._lock_expiry_s):
                 try:
                     is_moved = self._take_locked(count)
@@ -217,7 +221,7 @@ class LockingQueue:
                 return []
 
     def __iter__(self) -> Iterator[bytes]:
-        """Messages forever."""
+        """Iterate over messages forever."""
         return self
 
     def __next__(self) -> bytes:
@@ -239,9 +243,10 @@ class LockingQueue:
         return self._read is None or not is_same_run(self._tail.parsed(tail), self._read)
 
     def _take_locked(self, count: int) -> bool:
-        """Look, then move the tail by cas: a reader that lost its lock meanwhile takes nothing that another has taken.
+        """Take messages and move the tail by cas, so that a reader that has lost its lock takes nothing another has
+        taken.
 
-        True = look again: something was taken, or another has done something. False = there is nothing to take now.
+        True = look again: something was taken or changed. False = there is nothing to take now.
         """
         found = self._server.gets_many([self._tail.key, self._head.key])
         if self._head.key not in found:
@@ -274,12 +279,14 @@ class LockingQueue:
         for value, flags in map(present.__getitem__, taken):
             self.holes += bool(flags & CLOSED)
             self._taken.extend(unpack(value, flags))
-        if self._deletes:  # not what closes a number: its writer may still come
+        if self._deletes:  # not the mark of a closed number: its writer may still come
             self._slots.delete([number for number in taken if not present[number][1] & CLOSED])
         return True
 
     def _begin_epoch(self) -> bool:
-        """Begin one, so that its loss is noticed even if nothing is put meanwhile. False = a writer has the lock."""
+        """Begin an epoch, so that its loss is noticed even if nothing is put meanwhile. False = a writer has
+        the lock.
+        """
         lock = Lock(self._server, self._write_key, self._lock_expiry_s)
         if not lock.acquire(0.0):
             return False
@@ -290,7 +297,9 @@ class LockingQueue:
         return True
 
     def _pass_absent(self, numbers: range, unique: bytes) -> bool:
-        """Numbers without messages: evicted, or their writer is gone. While it has the lock it may write yet."""
+        """Pass numbers without messages, which were evicted or whose writer is gone. A writer that has the lock may
+        still write.
+        """
         tail = numbers.start
         writer = Lock(self._server, self._write_key, self._lock_expiry_s).holder()
         if self._awaited is None or self._awaited[0] != tail:
@@ -304,7 +313,7 @@ class LockingQueue:
         return True
 
     def _drain(self, tail: int, head: int, unique: bytes, count: int) -> bool:
-        """The head has begun a new epoch: take what is left of the old one, then go there."""
+        """Take what is left of the old epoch, then go to the new one that the head has begun."""
         numbers = range(tail, tail + count)
         present = self._slots.fetch(range(tail, tail + max(count, ABSENT_AT_ONCE)))
         if tail in present:
@@ -321,7 +330,7 @@ class LockingQueue:
         return True
 
     def _find_tail(self, head: int) -> bool:
-        """The tail has vanished: it is where the messages begin that nobody has deleted, or else at the head."""
+        """Restore a tail that has vanished: at the first of the messages that were not deleted, or else at the head."""
         first, tail = position_of(head).epoch * NUMBERS, head
         while self._deletes and tail > first:
             window = range(max(first, tail - SEARCH_WINDOW), tail)
@@ -341,7 +350,7 @@ class LockingQueue:
     def _tell(self, reason: Reason, count: int, at: int) -> None:
         if reason == "epoch":
             if self._told is not None and is_same_run(self._told, at):
-                return  # a writer that noticed it as well has left a mark
+                return  # reported before: a writer that noticed it has left a mark, too
             self._told = self._written = at
         self.missed += count
         missed = MessagesMissed(self.name, count, reason, position_of(at))
@@ -356,15 +365,17 @@ class LockedWriter:
     def __init__(self, queue: LockingQueue, lock: Lock) -> None:
         self._queue = queue
         self.lock = lock
-        self._spare = 0  # how many more messages may wait, as far as is known: nobody else adds any meanwhile
+        self._spare = 0  # known room for messages: nobody else adds any meanwhile
 
     def put(self, message: bytes) -> None:
-        """Raises what LockingQueue.put does, and LockLost if the block took longer than the lock: nothing was added."""
+        """Add a message. Raises as LockingQueue.put, and LockLost if the block took longer than the lock: nothing was
+        added.
+        """
         checks.data(message, "message")
         self.put_batch([message])
 
     def put_batch(self, messages: Sequence[bytes]) -> None:
-        """Add several as one value."""
+        """Add several messages as one value."""
         for left in reversed(range(ATTEMPTS)):
             try:
                 self._spare = (self._spare or self._queue.spare()) - 1
@@ -372,12 +383,12 @@ class LockedWriter:
                     return
             except CacheAway as error:
                 if not left or error.address == self._queue.address:
-                    raise  # else the next number may be of another server
+                    raise  # else the next number may be on another server
         raise LockLost(self.lock.key.decode())
 
 
 def _missed_at(value: Value) -> Reason | None:
-    """What to tell readers of a number that is closed; None of a message, or where nothing was lost."""
+    """Return the reason to tell readers of a closed number; None for a message, or if nothing was lost."""
     data, flags = value
     if not flags & MISSED:
         return None
@@ -385,7 +396,7 @@ def _missed_at(value: Value) -> Reason | None:
 
 
 def release(lock: Lock) -> None:
-    """If it cannot be released it expires."""
+    """Release a lock; if that fails, it expires."""
     try:
         lock.release()
     except (CacheAway, CacheRefused, ConnectionLost):

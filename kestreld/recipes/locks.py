@@ -1,4 +1,4 @@
-"""A lock on a memcached server: one key that a holder adds, with a token of its own, and that expires."""
+"""Lock: a lock on a memcached server, made of a key that its holder adds, with a token, and that expires."""
 
 from contextlib import suppress
 from types import TracebackType
@@ -16,11 +16,11 @@ EARLY_S: Final = 1
 
 
 class Lock:
-    """Held by one process or thread at a time, and by a dead one for no longer than `expiry` whole seconds.
+    """A lock held by one process or thread at a time, and by a dead one for no longer than `expiry` whole seconds.
 
-    A holder that was stopped for longer has lost it to whoever came next, and cannot know that before it looks. So what
-    it then writes must be refused where it arrives: by `add` of a key that nobody else writes, or by cas. Those who
-    wait are not counted, so there is no counter to overflow; nor is there an order among them.
+    A holder that was stopped for longer has lost it to the next one, and does not know that before it checks. So its
+    later writes must be refused where they arrive: by `add` of a key that nobody else writes, or by cas. Waiting
+    holders are not counted, so there is no counter to overflow; nor are they served in any order.
     """
 
     def __init__(self, servers: Servers | CacheServer, key: bytes, expiry: int = 10) -> None:
@@ -35,7 +35,7 @@ class Lock:
         self._until_ms = 0
 
     def acquire(self, timeout: float | None = None) -> bool:
-        """Wait until nobody else has it. False = somebody had it for `timeout` seconds."""
+        """Wait until nobody else has the lock. False = somebody had it for `timeout` seconds."""
         retries = Retries(timeout)
         token = self._asked_for = new_token()
         is_known = False
@@ -59,30 +59,30 @@ class Lock:
                 return False
 
     def _let_go(self, token: bytes) -> None:
-        """The server may have this token although `acquire` has not returned."""
+        """Release a token that the server may have although `acquire` has not returned."""
         held, self._token = self._token, token
         with suppress(KestrelError):
             self.release()
         self._token = held if held != token else b""
 
     def check(self) -> None:
-        """Raises LockLost if it may have expired, by this process's clock: asks nobody."""
+        """Raise LockLost if the lock may have expired, by this process's clock: no server is asked."""
         self._clock.read()
         if not self._token or self._clock.monotonic_ms >= self._until_ms:
             raise LockLost(self.key.decode())
 
     def holder(self) -> bytes | None:
-        """The token of whoever holds it. None = nobody does."""
+        """Return the token of the lock's holder. None = nobody holds it."""
         found = self._server.get_many([self.key]).get(self.key)
         return found[0] if found is not None and found[0] else None
 
     def release(self) -> bool:
-        """Let others have it. False = it had expired, and is left alone if somebody else has it now."""
+        """Release the lock. False = it had expired; it is left alone if somebody else has it now."""
         token, self._token = self._token, b""
         found = self._server.gets_many([self.key]).get(self.key)
         if not token or found is None or found[0][0] != token:
             return False
-        # Not by delete: between the look and the delete it may expire, and be another's.
+        # Not by delete: meanwhile it may expire and be acquired by another holder.
         return self._server.cas(self.key, b"", found[1], EXPIRED_S)
 
     def __enter__(self) -> "Lock":
@@ -95,6 +95,6 @@ class Lock:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Raises LockLost if the block had it no more at its end."""
+        """Raises LockLost if the block no longer had the lock at its end."""
         if not self.release() and kind is None:
             raise LockLost(self.key.decode())

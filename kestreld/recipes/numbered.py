@@ -1,4 +1,4 @@
-"""Queues without a lock: `incr` gives a number, the message is written under it, readers keep their own positions."""
+"""LogQueue and RingQueue: queues without a lock. `incr` reserves a number, and the message is written under it."""
 
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -18,7 +18,7 @@ HOLE_TIMEOUT_S: Final = 2.0
 
 
 class NumberedQueue:
-    """What a log and a ring share. Threads may share it; a reader belongs to one."""
+    """The base of log and ring. Threads may share it; a reader belongs to one thread."""
 
     def __init__(self, name: str, slots: Slots, hole_timeout: float, compress_from_bytes: int | None) -> None:
         self.name = name
@@ -27,30 +27,33 @@ class NumberedQueue:
         self._compress_from_bytes = checks.whole_or_none(compress_from_bytes, "compress_from_bytes")
 
     def put(self, message: bytes) -> Position:
-        """Add a message, and return which it is.
+        """Add a message, and return its position.
 
-        Raises CacheAway (it is not there), CacheRefused (nor then), or ConnectionLost: it may be there or not. A
-        message that is overtaken takes another number; after 20 of them it raises ClaimLost: a ring has too few slots.
+        Raises CacheAway or CacheRefused if the message was not added, ConnectionLost if that is unknown. A message
+        whose number was closed or overtaken gets another; after 20 attempts it raises ClaimLost: a ring has too few
+        slots.
         """
         checks.data(message, "message")
         return self._put([message])
 
     def put_batch(self, messages: Iterable[bytes]) -> Position:
-        """Add messages as one value, under one number: readers get them one by one all the same."""
+        """Add messages as one value, under one number. Readers still get them one by one."""
         return self._put(checked_messages(messages))
 
     def put_many(self, messages: Iterable[bytes]) -> list[Position]:
-        """Add messages under numbers of their own, reserved by one incr. After an error, some may be there."""
+        """Add messages under numbers of their own, reserved by one incr. After an error, some may have been added."""
         several = checked_messages(messages)
         with self.claim(len(several)) as claim:
             return [self._put([message], claim) for message in several]
 
     def batch(self, messages_max: int = 100, bytes_max: int = 65536) -> Batch:
-        """Collects small messages in a `with` block, and puts so many, or so many bytes, as one value."""
+        """Collect small messages in a `with` block, and put up to `messages_max`, or `bytes_max` bytes, as one
+        value.
+        """
         return Batch(self.put_batch, messages_max, bytes_max)
 
     def claim(self, count: int = 1) -> "Claim":
-        """Reserve numbers now and write their messages later, or give up those that are not written, by a `with` block.
+        """Reserve numbers now, to write their messages later; a `with` block gives up those that are not written.
 
         Readers wait for a claimed number for their hole_timeout; then it is closed, and a write raises ClaimLost.
         """
@@ -65,9 +68,9 @@ class NumberedQueue:
         at_end: bool = False,
         on_missed: Callable[[MessagesMissed], None] | None = None,
     ) -> LogReader:
-        """A reader from a position that was saved, from the first message of the current epoch, or from the end.
+        """Return a reader from a saved position, from the first message of the current epoch, or from the end.
 
-        Readers know nothing of each other. `on_missed` is called where a read would raise MessagesMissed.
+        Readers know nothing of each other. `on_missed` is called instead of raising MessagesMissed in a read.
         """
         if isinstance(position, str):
             position = Position.parse(position)
@@ -80,12 +83,12 @@ class NumberedQueue:
         return LogReader(self.name, self.slots, position, self._hole_timeout_ms, on_missed)
 
     def size(self) -> int:
-        """How many numbers were given out in the current epoch."""
+        """Return how many numbers were reserved in the current epoch."""
         head = self.slots.counter.look()
         return 0 if head is None else position_of(head).number
 
     def _put(self, messages: list[bytes], claim: "Claim | None" = None) -> Position:
-        """Under the next number of a claim, or under another, as long as nothing is stored."""
+        """Write messages under the next number of a claim, or under another, until they are stored."""
         failure: CacheAway | ClaimLost | None = None
         for _ in range(ATTEMPTS):
             if claim is None or not claim.left:
@@ -93,10 +96,10 @@ class NumberedQueue:
             try:
                 return claim.write_batch(messages)
             except ClaimLost as error:
-                failure = error  # this process was stopped on the way, or a ring is too small for its writers
+                failure = error  # this process was stopped meanwhile, or a ring is too small for its writers
                 claim.give_up()  # readers that have closed one number do not wait for the next ones
             except CacheAway as error:
-                failure = error  # the next number may be of another server
+                failure = error  # the next number may be on another server
             except CacheRefused:
                 claim.give_up()
                 raise
@@ -105,7 +108,7 @@ class NumberedQueue:
 
 
 class Claim:
-    """Numbers that are reserved, to be written in order. A `with` block gives up those that it has not written."""
+    """Reserved numbers, to be written in order. A `with` block gives up those that were not written."""
 
     def __init__(self, slots: Slots, name: str, compress_from_bytes: int | None, first: int, count: int) -> None:
         self._slots = slots
@@ -116,16 +119,16 @@ class Claim:
 
     @property
     def left(self) -> int:
-        """How many are not written yet."""
+        """Number of reserved numbers that are not written yet."""
         return self._end - self._next
 
     @property
     def position(self) -> Position:
-        """What the next message to be written will be."""
+        """Position that the next written message will have."""
         return position_of(self._next)
 
     def write(self, message: bytes) -> Position:
-        """Write the next one.
+        """Write a message under the next number.
 
         Raises ClaimLost if readers have stopped waiting for it, CacheAway or CacheRefused if it was not written, and
         ConnectionLost if that is unknown: in each case its number is used up.
@@ -134,7 +137,7 @@ class Claim:
         return self.write_batch([message])
 
     def write_batch(self, messages: Iterable[bytes]) -> Position:
-        """Write several as the next one."""
+        """Write several messages as one value under the next number."""
         if not self.left:
             raise InvalidValue("claim", "a claim with numbers left", self)
         value, flags = pack(checked_messages(messages), self._compress_from_bytes)
@@ -150,7 +153,9 @@ class Claim:
         return position_of(count)
 
     def give_up(self) -> None:
-        """Close the numbers that are left, so that no reader waits for them. Where that fails, readers do it later."""
+        """Close the numbers that are left, so that no reader waits for them. If that fails, readers close them
+        later.
+        """
         while self.left:
             self._next += 1
             self._close(self._next - 1)
@@ -169,7 +174,7 @@ class Claim:
 
 
 class LogQueue(NumberedQueue):
-    """A log: every reader gets every message, in the order of their numbers, until it expires or is evicted."""
+    """A log: every reader gets every message, in order of their numbers, until it expires or is evicted."""
 
     def __init__(
         self,
@@ -180,17 +185,19 @@ class LogQueue(NumberedQueue):
         hole_timeout: float = HOLE_TIMEOUT_S,
         compress_from_bytes: int | None = None,
     ) -> None:
-        """`message_expiry`: whole seconds after which a message is gone; 0 = when memory is needed.
+        """`message_expiry`: lifetime of a message in whole seconds; 0 = until memory is needed.
 
-        `hole_timeout`: for how many seconds a reader waits for a number that was claimed but not written.
-        `compress_from_bytes`: values of that size are compressed; None = none are.
+        `hole_timeout`: seconds for which a reader waits for a number that was claimed but not written.
+        `compress_from_bytes`: size from which values are compressed; None = never.
         """
         slots = Slots(servers, checked_name(name), checked_expiry(message_expiry))
         super().__init__(name, slots, hole_timeout, compress_from_bytes)
 
 
 class RingQueue(NumberedQueue):
-    """A ring of a fixed number of messages: a new one overwrites the oldest, and who is lapped is told by how much."""
+    """A ring of a fixed number of messages: a new one overwrites the oldest. A reader that is lapped learns by how
+    much.
+    """
 
     def __init__(
         self,
@@ -202,7 +209,7 @@ class RingQueue(NumberedQueue):
         hole_timeout: float = HOLE_TIMEOUT_S,
         compress_from_bytes: int | None = None,
     ) -> None:
-        """`slots`: how many messages it keeps, the same for everybody who uses it. The others as of LogQueue."""
+        """`slots`: number of messages in the ring, the same for all its users. The others as of LogQueue."""
         ring = RingSlots(servers, checked_name(name), checked_expiry(message_expiry), checks.whole(slots, "slots", 1))
         super().__init__(name, ring, hole_timeout, compress_from_bytes)
 

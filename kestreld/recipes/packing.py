@@ -1,4 +1,4 @@
-"""Messages as values: plain bytes are stored as they are; the flags say what else a value is."""
+"""Values of messages: plain bytes for one, with flags for compression, batches and closed numbers."""
 
 import zlib
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from kestreld.errors import InvalidType, InvalidValue
 # High bits, which no client's serializer uses.
 COMPRESSED: Final = 1 << 16
 BATCH: Final = 1 << 17  # several messages, each after its length
-CLOSED: Final = 1 << 18  # no message: whoever had claimed the number has not written it in time, or has given it up
+CLOSED: Final = 1 << 18  # no message: the number was not written in time, or was given up
 MISSED: Final = 1 << 19  # of a closed number: messages may have been lost, and the value says why, as a `Reason`
 LENGTH: Final = Struct(">I")
 UNPACKED_BYTES_MAX: Final = 64 << 20
@@ -19,7 +19,7 @@ NAME_BYTES_MAX: Final = 200
 
 
 def pack(messages: Sequence[bytes], compress_from_bytes: int | None) -> tuple[bytes, int]:
-    """Messages as one value, and its flags."""
+    """Return messages as one value, and its flags."""
     flags = 0
     if len(messages) == 1:
         value = bytes(messages[0])
@@ -34,7 +34,7 @@ def pack(messages: Sequence[bytes], compress_from_bytes: int | None) -> tuple[by
 
 
 def unpack(value: bytes, flags: int) -> list[bytes]:
-    """The messages of a value; none where its number was closed. A value that `pack` has not made is one message."""
+    """Return the messages of a value, none for a closed number. A value that `pack` has not made is one message."""
     if flags & CLOSED:
         return []
     if flags & COMPRESSED:
@@ -51,7 +51,7 @@ def unpack(value: bytes, flags: int) -> list[bytes]:
 
 
 def checked_messages(messages: object) -> list[bytes]:
-    """At least one. Raises InvalidType, InvalidValue."""
+    """Return messages as a list of at least one. Raises InvalidType, InvalidValue."""
     if isinstance(messages, (bytes, bytearray, memoryview, str)):
         raise InvalidType("messages", "several messages", messages)
     several = checks.several(messages, "messages")
@@ -63,7 +63,7 @@ def checked_messages(messages: object) -> list[bytes]:
 
 
 def checked_name(name: object) -> bytes:
-    """The name of a queue as a part of keys. Raises InvalidType, InvalidValue."""
+    """Return the name of a queue as a part of keys. Raises InvalidType, InvalidValue."""
     data = checks.text(name, "name").encode("utf-8", "surrogatepass")
     if len(data) > NAME_BYTES_MAX or not all(0x21 <= byte <= 0x7E for byte in data):
         raise InvalidValue("name", f"at most {NAME_BYTES_MAX} printable ASCII characters, without spaces", name)

@@ -1,7 +1,8 @@
-"""Numbers of messages. A counter has 64 bits: above, the epoch it began with, at random; below, 0 and what was counted.
+"""Positions of messages, and the counters that number them.
 
-One number in one item, so that a server counts both at once. A counter that has vanished begins another epoch, and the
-epoch is in the key or the value of each message: no number ever stands for two of them.
+A counter has 64 bits: a random epoch above, and below the count, from 0. As one number in one item, incr changes it in
+one step. A counter that has vanished begins another epoch, and the epoch is in the key or the value of each message: no
+number ever stands for two messages.
 """
 
 import secrets
@@ -13,13 +14,15 @@ from kestreld.errors import CacheRefused, InvalidValue, KestrelError
 from kestreld.recipes.servers import CacheServer, Value
 
 NUMBER_BITS: Final = 32
-NUMBERS: Final = 1 << NUMBER_BITS  # after so many, a counter carries into the next epoch, and goes on
+NUMBERS: Final = 1 << NUMBER_BITS  # after that many, a counter carries into the next epoch and continues
 ATTEMPTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Which message: its epoch and its number there, from 0. `part`: which of a batch that is stored as one."""
+    """Position of a message: its epoch, and its number there, from 0. `part`: its index in a batch that is stored as
+    one.
+    """
 
     epoch: int
     number: int
@@ -31,7 +34,7 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> "Position":
-        """The inverse of `str`, to go on from where one was saved. Raises InvalidValue."""
+        """Return the position from its `str`, to continue from a saved one. Raises InvalidValue."""
         epoch, _, rest = text.partition("-")
         number, _, part = rest.partition(".")
         try:
@@ -41,7 +44,7 @@ class Position:
 
     @property
     def count(self) -> int:
-        """What a counter says whose next message is this one."""
+        """Value of a counter whose next message has this position."""
         return self.epoch * NUMBERS + self.number
 
 
@@ -50,26 +53,26 @@ def position_of(count: int, part: int = 0) -> Position:
 
 
 def is_same_run(one: int, other: int) -> bool:
-    """Whether two numbers are of one epoch, or of two that a counter has carried through."""
+    """Return True if two numbers are of one epoch, or of two that a counter has carried through."""
     return is_ahead(one, other) or is_ahead(other, one)
 
 
 def is_ahead(head: int, count: int) -> bool:
-    """Whether a counter that says `head` has counted on from `count`: in its epoch, or carried into the next."""
+    """Return True if a counter at `head` has counted on from `count`: in its epoch, or carried into the next."""
     return head // NUMBERS == count // NUMBERS or 0 <= head - count < NUMBERS
 
 
 class Counter:
-    """The number that the next message gets, on one server."""
+    """Counter on one server: the number of the next message."""
 
     def __init__(self, server: CacheServer, key: bytes) -> None:
         self.server = server
         self.key = key
 
     def reserve(self, count: int, begins: Callable[[bytes], None] | None = None) -> int:
-        """The first of so many numbers that nobody else gets, by one incr.
+        """Reserve `count` numbers by one incr, and return the first.
 
-        A counter that is not there begins a new epoch; `begins` is called with what it will say first.
+        A counter that does not exist begins a new epoch; `begins` is called with its first value.
         """
         for _ in range(ATTEMPTS):
             if (after := self.server.incr(self.key, count)) is not None:
@@ -78,19 +81,19 @@ class Counter:
         raise CacheRefused(self.server.address, f"{self.key.decode()} was evicted at once, {ATTEMPTS} times")
 
     def begin(self, begins: Callable[[bytes], None] | None = None) -> None:
-        """Begin a new epoch if the counter is not there. `begins` is called with what it will say first."""
+        """Begin a new epoch if the counter does not exist. `begins` is called with its first value."""
         first = b"%d" % (secrets.randbits(NUMBER_BITS - 1) * NUMBERS)
         if begins is not None:
             begins(first)
         self.server.add(self.key, first)
 
     def look(self) -> int | None:
-        """What it says. None = it is not there."""
+        """Return the counter's value. None = it does not exist."""
         found = self.server.get_many([self.key]).get(self.key)
         return None if found is None else self.parsed(found)
 
     def parsed(self, value: Value) -> int:
-        """What it says. Raises CacheRefused if something else is under its key."""
+        """Return the counter's value. Raises CacheRefused if something else is under its key."""
         text = value[0].rstrip()
         if not text.isdigit():
             raise CacheRefused(self.server.address, f"{self.key.decode()} is no counter")
@@ -101,10 +104,11 @@ Reason = Literal["epoch", "lapped", "missing"]
 
 
 class MessagesMissed(KestrelError):
-    """A reader did not get messages, and never will: `count` of them. It reads on behind them, from `position`.
+    """A reader has missed `count` messages for good. It continues after them, at `position`.
 
-    `reason`: "missing", they were evicted, have expired, or were never written; "lapped", a ring wrote over them;
-    "epoch", a counter had vanished, by eviction, flush_all or a restart, and `count` has only those known of.
+    `reason`: "missing", they were evicted, have expired, or were never written; "lapped", a ring overwrote them;
+    "epoch", a counter had vanished, by eviction, flush_all or a restart, and `count` has only the messages that are
+    known of.
     """
 
     def __init__(self, queue: str, count: int, reason: Reason, position: Position) -> None:
@@ -122,5 +126,5 @@ class MessagesMissed(KestrelError):
 
     @property
     def is_exact(self) -> bool:
-        """Whether `count` has all of them."""
+        """True if `count` is the number of all missed messages."""
         return self.reason != "epoch"

@@ -1,9 +1,9 @@
-"""Reads a log or a ring by a position of its own: what is there, what never will be, and what it has missed.
+"""LogReader: reads a log or a ring from its own position, passes gaps, and reports missed messages.
 
-A number that was given out but has no message is a *hole* if this reader has been looking since then: its writer is
+A number that was reserved but has no message is a *hole* if this reader has been looking since then: its writer is
 slow, or dead. After hole_timeout the reader closes the number, so that the writer is refused and knows. It counts the
-hole, and nothing is lost. But where a reader comes to a number later, a message may have been there and been evicted:
-this is told, once the same time is over. Such a number is closed as well, with a mark that tells other readers.
+hole, and nothing is lost. If a reader comes to a number only later, however, a message may have been there and been
+evicted: it reports this once the same time is over, and closes the number with a mark that tells other readers.
 """
 
 from collections import Counter as Counts
@@ -28,7 +28,7 @@ MARKS_MAX: Final = 1000
 
 
 class LogReader:
-    """Iterates over messages, waiting for more. It belongs to one thread."""
+    """Iterator over messages, which waits for more. It belongs to one thread."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class LogReader:
         self._hole_timeout_ms = hole_timeout_ms
         self._on_missed = on_missed
         self._clock = Clock()
-        self._head = self._at or 0  # numbers below it are given out
-        self._overdue = self._head  # numbers below it were given out a hole_timeout ago
-        self._looks: deque[tuple[int, int]] = deque()  # when, and the head then, within the last hole_timeout
-        self._ahead: dict[int, list[bytes]] = {}  # what was fetched; a closed number has no message
+        self._head = self._at or 0  # numbers below it are reserved
+        self._overdue = self._head  # numbers below it were reserved a hole_timeout ago
+        self._looks: deque[tuple[int, int]] = deque()  # times within the last hole_timeout, with the head then
+        self._ahead: dict[int, list[bytes]] = {}  # fetched messages; a closed number has none
         self._absent: set[int] = set()
-        self._watched: set[int] = set()  # those of the absent ones that were absent soon after they were given out
+        self._watched: set[int] = set()  # absent numbers that were so soon after they were reserved
         self._overwritten: set[int] = set()
-        self._missed: set[int] = set()  # those fetched that are closed, but may have had a message
+        self._missed: set[int] = set()  # fetched numbers that are closed, but may have had a message
         self._marked = 0  # numbers marked as missing since the last message
         self._may_begin = True
         self._window = WINDOW_MIN
@@ -64,11 +64,13 @@ class LogReader:
 
     @property
     def position(self) -> Position | None:
-        """The next message: to go on from there some day, save it as str. None = it has found no counter yet."""
+        """Position of the next message; save it as str to continue from there later. None = no counter was
+        found yet.
+        """
         return None if self._at is None else position_of(self._at, self._part)
 
     def lag(self) -> int:
-        """How many numbers were given out that it has not passed. Asks the server."""
+        """Return how many reserved numbers the reader has not passed. Asks the server."""
         head = self._slots.counter.look()
         if head is None:
             return 0
@@ -77,19 +79,19 @@ class LogReader:
         return max(head - self._at, 0) if is_ahead(head, self._at) else position_of(head).number
 
     def get(self, timeout: float | None = 0.0) -> bytes | None:
-        """The next message, waiting so many seconds for it; None = forever. None when there is none.
+        """Return the next message, waiting `timeout` seconds for it; None = forever. None if there is none.
 
-        Raises MessagesMissed, and reads on behind them when called again.
+        Raises MessagesMissed; the next call continues after the missed messages.
         """
         messages = self.get_many(1, timeout)
         return messages[0] if messages else None
 
     def get_many(self, count: int = 100, timeout: float | None = 0.0) -> list[bytes]:
-        """Up to so many of the next messages, waiting until there is one. Otherwise as `get`."""
+        """Return up to `count` of the next messages, waiting until there is one. Otherwise like `get`."""
         return [message for _, message in self.entries(count, timeout)]
 
     def entries(self, count: int = 100, timeout: float | None = 0.0) -> list[tuple[Position, bytes]]:
-        """As `get_many`, each message with its position."""
+        """Return messages like `get_many`, each with its position."""
         checks.whole(count, "count", 1)
         retries = Retries(timeout)
         while True:
@@ -101,7 +103,7 @@ class LogReader:
                     return []
 
     def __iter__(self) -> Iterator[bytes]:
-        """Messages forever. After MessagesMissed, another loop goes on."""
+        """Iterate over messages forever. After MessagesMissed, another loop continues."""
         return self
 
     def __next__(self) -> bytes:
@@ -109,7 +111,7 @@ class LogReader:
         return message
 
     def _take(self, count: int) -> list[tuple[Position, bytes]]:
-        """What was fetched from the position on."""
+        """Return fetched messages from the position on, and pass them."""
         taken: list[tuple[Position, bytes]] = []
         while len(taken) < count and self._at is not None and (messages := self._ahead.get(self._at)) is not None:
             if messages:
@@ -127,7 +129,7 @@ class LogReader:
         return taken
 
     def _tell(self) -> None:
-        """Of all that was missed since the last time."""
+        """Report all messages missed since the last report."""
         while self._untold and self._at is not None:
             reason, count = self._untold.popitem()
             self.missed += count
@@ -137,7 +139,7 @@ class LogReader:
             self._on_missed(missed)
 
     def _pass_to(self, at: int) -> None:
-        """Move on. What was known of the numbers that were passed is forgotten."""
+        """Move to a number, and forget what was known of those before it."""
         known = (self._absent, self._watched, self._overwritten, self._missed)
         if self._at is not None and at == self._at + 1:
             self._ahead.pop(self._at, None)
@@ -151,7 +153,7 @@ class LogReader:
         self._part = 0
 
     def _advance(self, wanted: int) -> bool:
-        """Find out more. False = there is nothing to do but to wait."""
+        """Read more from the server. False = there is nothing to do but wait."""
         at = self._at
         if (at is None or at >= self._head or at in self._absent) and not self._look():
             return False
@@ -165,13 +167,13 @@ class LogReader:
         return at in self._ahead or (at < overdue and self._skip(overdue))
 
     def _look(self) -> bool:
-        """Read the counter. False = it is not there, or begins a new epoch now."""
+        """Read the counter. False = it does not exist, or begins a new epoch now."""
         head = self._slots.counter.look()
         if head is None and self._may_begin:
             # So a counter that vanishes is noticed before the next put, and before this reader has seen a message.
             try:
                 self._slots.counter.begin()
-            except CacheRefused:  # a user with the right to get only
+            except CacheRefused:  # a user that may only get
                 self._may_begin = False
             head = self._slots.counter.look()
         self._clock.read()
@@ -192,11 +194,11 @@ class LogReader:
         return True
 
     def _drain(self, head: int) -> bool:
-        """The counter is of another epoch: read what is left of this one, then go to the first message of that."""
+        """Read the rest of the old epoch, then go to the first message of the counter's new one."""
         at = self._at
         assert at is not None
         self._looks.clear()
-        self._watched.clear()  # their writers may go on without knowing
+        self._watched.clear()  # their writers may continue without knowing
         if at >= self._head:
             self._fetch(at, at + WINDOW_MAX, WINDOW_MAX)
             if not self._ahead:
@@ -211,7 +213,7 @@ class LogReader:
         return True
 
     def _fetch(self, at: int, end: int, wanted: int) -> None:
-        """Ask for what is missing of the next numbers, and for nothing twice that was there."""
+        """Fetch messages of the next numbers, except those that were fetched before."""
         end = min(end, at + max(self._window, wanted), at + (self._slots.laps_after or NUMBERS))
         asked = [number for number in range(at, end) if number not in self._ahead]
         fetched = self._slots.fetch(asked)
@@ -245,7 +247,9 @@ class LogReader:
         return True
 
     def _give_up(self, at: int) -> bool:
-        """Close a number whose message was lost, or whose writer is late. False = it has come at the last moment."""
+        """Close a number whose message was lost, or whose writer is late. False = the message has come at the last
+        moment.
+        """
         if self._marked >= MARKS_MAX:
             return True
         self._marked += 1
@@ -270,7 +274,7 @@ class LogReader:
             self._pass_to(self._head - laps_after)
 
     def _pass_lapped(self) -> None:
-        """A slot has a later lap than the one that is due here: its number is given out, so the counter tells of it."""
+        """Pass a number whose slot has a later lap; the counter tells by how much the reader was lapped."""
         at = self._at
         self._look()
         if at is not None and self._at == at:

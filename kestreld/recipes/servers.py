@@ -1,4 +1,4 @@
-"""The memcached servers that recipes run on: which key is where, connections, and errors that say what was done."""
+"""Memcached servers of the recipes: the server of each key, connections, and errors that say what was done."""
 
 import secrets
 import select
@@ -22,7 +22,7 @@ T = TypeVar("T")
 DEFAULT_PORT: Final = 11211
 KEY_BYTES_MAX: Final = 250
 KEYS_AT_ONCE: Final = 200  # of one multi-get
-SPAN_S_MAX: Final = 30 * 24 * 3600  # memcached takes a longer one for an instant
+SPAN_S_MAX: Final = 30 * 24 * 3600  # memcached takes a longer one for a time since 1970
 EXPIRED_S: Final = -1
 AWAY_MS: Final = 10_000
 
@@ -31,12 +31,12 @@ Value = tuple[bytes, int]
 
 
 def new_token() -> bytes:
-    """A name that no other process or thread has, after a fork either."""
+    """Return a name that no other process or thread has, even after a fork."""
     return secrets.token_hex(8).encode()
 
 
 class _ValueWithFlags:
-    """For pymemcache: bytes as they are, with their flags."""
+    """Serializer for pymemcache: bytes unchanged, with their flags."""
 
     def serialize(self, key: object, value: bytes) -> Value:
         return value, 0
@@ -51,7 +51,7 @@ class CacheServer:
     def __init__(
         self, address: str, timeout_s: float, login: tuple[str, str] | None, tls: "SSLContext | None", away_ms: int
     ) -> None:
-        """`away_ms`: for how long it is not asked again after a connection to it has timed out."""
+        """`away_ms`: time for which the server is not asked again after a connection to it has timed out."""
         self.address = address
         self._away_ms = away_ms
         self._timeout_s = timeout_s
@@ -66,7 +66,7 @@ class CacheServer:
         self._idle = deque()
 
     def _connected(self) -> Any:
-        """A connection that nobody else uses. Raises CacheAway."""
+        """Return a connection that nobody else uses. Raises CacheAway or CacheRefused."""
         while self._idle:
             try:
                 client = self._idle.pop()
@@ -88,13 +88,13 @@ class CacheServer:
             default_noreply=False,
         )
         try:
-            # Whatever fails by here has not sent a command of the caller's.
+            # A failure here means that no command of the caller was sent.
             if self._login is None:
                 client.version()
             else:
                 client.set(b"login", " ".join(self._login).encode())
         except OSError as error:
-            if isinstance(error, TimeoutError):  # else everybody would wait so long at every key of its share
+            if isinstance(error, TimeoutError):  # else each access to a key of its share would wait for the time-out
                 self._away_until_ms = self._clock.monotonic_ms + self._away_ms
             raise CacheAway(self.address, str(error) or type(error).__name__) from error
         except MemcacheUnexpectedCloseError as error:
@@ -104,7 +104,9 @@ class CacheServer:
         return client
 
     def _ask(self, send: Callable[[Any], T]) -> T:
-        """Raises CacheAway (nothing was done), CacheRefused, or ConnectionLost: then it may be done or not."""
+        """Send a command. Raises CacheAway (nothing was done), CacheRefused, or ConnectionLost: it may or may not have
+        been done.
+        """
         client = self._connected()
         try:
             answer = send(client)
@@ -118,7 +120,7 @@ class CacheServer:
         return answer
 
     def get_many(self, keys: Sequence[bytes]) -> dict[bytes, Value]:
-        """Those of the keys that are there."""
+        """Return the values of those keys that exist."""
         found: dict[bytes, Value] = {}
         for first in range(0, len(keys), KEYS_AT_ONCE):
             some = keys[first : first + KEYS_AT_ONCE]
@@ -126,28 +128,28 @@ class CacheServer:
         return found
 
     def gets_many(self, keys: Sequence[bytes]) -> dict[bytes, tuple[Value, bytes]]:
-        """As `get_many`, each with what `cas` needs."""
+        """Return values like `get_many`, each with the token for `cas`."""
         found: dict[bytes, tuple[Value, bytes]] = self._ask(lambda client: client.gets_many(keys))
         return found
 
     def add(self, key: bytes, value: bytes, expire_s: int = 0, flags: int = 0) -> bool:
-        """False = there is something under this key already."""
+        """Store a value. False = there is one under this key already."""
         return bool(self._ask(lambda client: client.add(key, value, expire_s, False, flags)))
 
     def set(self, key: bytes, value: bytes, expire_s: int = 0, flags: int = 0) -> None:
         self._ask(lambda client: client.set(key, value, expire_s, False, flags))
 
     def cas(self, key: bytes, value: bytes, unique: bytes, expire_s: int = 0, flags: int = 0) -> bool:
-        """False = it is not what `gets_many` saw any more."""
+        """Store a value. False = the value has changed since `gets_many`."""
         return bool(self._ask(lambda client: client.cas(key, value, unique, expire_s, False, flags)))
 
     def incr(self, key: bytes, by: int) -> int | None:
-        """The new number. None = there is none."""
+        """Add to a number, and return the result. None = it does not exist."""
         number: int | None = self._ask(lambda client: client.incr(key, by))
         return number
 
     def delete_many(self, keys: Sequence[bytes]) -> None:
-        """Whether they were there is not told."""
+        """Delete keys, without learning whether they existed."""
         self._ask(lambda client: client.delete_many(keys, noreply=True))
 
     def close(self) -> None:
@@ -156,20 +158,20 @@ class CacheServer:
 
 
 def _is_closed(client: Any) -> bool:
-    """Whether the server has ended an idle connection. A command on it would fail with its outcome unknown."""
+    """Return True if the server has closed an idle connection, on which a command would fail with unknown outcome."""
     poll = select.poll()
     poll.register(client.sock, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def refusal(error: MemcacheError) -> str:
-    """What a server said, without what pymemcache makes of it."""
+    """Return a server's error text, without pymemcache's additions."""
     reason = error.args[0] if error.args else type(error).__name__
     return reason.decode("ascii", "replace") if isinstance(reason, bytes) else str(reason)
 
 
 def host_and_port(address: str) -> tuple[str, int] | str:
-    """An address as pymemcache takes it. Raises InvalidValue."""
+    """Return an address in pymemcache's form. Raises InvalidValue."""
     if address.startswith("unix:"):
         return address.removeprefix("unix:")
     host, colon, port = address.rpartition(":")
@@ -181,11 +183,11 @@ def host_and_port(address: str) -> tuple[str, int] | str:
 
 
 class Servers:
-    """Servers that share out keys by hashing: each key has one server, and no other stands in for it.
+    """Servers that share the keys by hashing: each key has one server, and no other replaces it.
 
-    A counter that moved to another server would begin anew there, and number two messages alike. So a queue whose
-    counters are on a server that is down waits for it; of messages, only those of that server are out of reach.
-    Taking a server out, or adding one, moves the keys of its share only.
+    A counter on another server would begin anew and number two messages alike. So a queue whose counters are on a
+    server that is down waits for that server; of the messages, only those on that server are unavailable. Removing or
+    adding a server moves only the keys of its share.
     """
 
     def __init__(
@@ -196,9 +198,9 @@ class Servers:
         login: tuple[str, str] | None = None,
         tls: "SSLContext | None" = None,
     ) -> None:
-        """`addresses`: HOST:PORT or unix:PATH, one or several, in any order. `timeout`: seconds for each answer.
+        """`addresses`: HOST:PORT or unix:PATH, one or several, in any order. `timeout`: seconds for each reply.
 
-        `login`: user and password, where servers require them. Raises InvalidValue.
+        `login`: user and password, if servers require them. Raises InvalidValue.
         """
         timeout_s = checks.span_s(timeout, "timeout")
         each = [addresses] if isinstance(addresses, str) else list(addresses)
@@ -206,7 +208,7 @@ class Servers:
             raise InvalidValue("addresses", "one or several, all different", each)
         for address in each:
             host_and_port(checks.text(address, "addresses"))
-        away_ms = AWAY_MS if len(each) > 1 else 0  # the others go on meanwhile
+        away_ms = AWAY_MS if len(each) > 1 else 0  # the others are used meanwhile
         self._servers = [CacheServer(address, timeout_s, login, tls, away_ms) for address in each]
         self._hashes = [blake2b(address.encode(), digest_size=8) for address in each]
 
@@ -214,7 +216,7 @@ class Servers:
         return len(self._servers)
 
     def of(self, key: bytes) -> CacheServer:
-        """The server of a key: that with the highest hash of its address and the key."""
+        """Return the server of a key: the one with the highest hash of its address and the key."""
         if len(self._servers) == 1:
             return self._servers[0]
         highest, chosen = b"", self._servers[0]
@@ -226,9 +228,9 @@ class Servers:
         return chosen
 
     def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Value]:
-        """Those of the keys that are there, by one multi-get for each server.
+        """Return the values of those keys that exist, by one multi-get for each server.
 
-        With several servers, those of a server that is away are not there; a single one that is away is an error.
+        With several servers, keys on a server that is away count as missing; with a single server that is an error.
         """
         shares: dict[CacheServer, list[bytes]] = {}
         for key in keys:
@@ -243,7 +245,7 @@ class Servers:
         return found
 
     def delete_many(self, keys: Iterable[bytes]) -> None:
-        """Best effort: what stays is left to its expiry, and to eviction."""
+        """Delete keys, as far as servers can be reached; the rest is left to expiry and eviction."""
         shares: dict[CacheServer, list[bytes]] = {}
         for key in keys:
             shares.setdefault(self.of(key), []).append(key)
@@ -254,7 +256,7 @@ class Servers:
                 continue
 
     def close(self) -> None:
-        """Close the idle connections. Using it again opens new ones."""
+        """Close the idle connections. Further use opens new ones."""
         for server in self._servers:
             server.close()
 

@@ -1,4 +1,4 @@
-"""Where the messages of a numbered queue are: a key for each number, or a ring of keys."""
+"""Keys of the messages of a numbered queue: one key for each number, or a ring of keys."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -16,9 +16,9 @@ MARK_EXPIRY_S_MIN: Final = 24 * 3600
 
 
 class Slots:
-    """A key for each number: `log:NAME:EPOCH:NUMBER`, and the message as its plain value."""
+    """One key for each number: `log:NAME:EPOCH:NUMBER`, with the message as its plain value."""
 
-    laps_after: int | None = None  # after how many messages one is overwritten
+    laps_after: int | None = None  # number of messages after which one is overwritten
     kind = b"log"
 
     def __init__(self, servers: Servers, name: bytes, expire_s: int) -> None:
@@ -32,19 +32,21 @@ class Slots:
         return self.prefix + b"%08x:%d" % divmod(count, NUMBERS)
 
     def fetch(self, counts: Sequence[int]) -> dict[int, Value]:
-        """What is there of these."""
+        """Return the values that exist, by number."""
         keys = {self.key(count): count for count in counts}
         return {keys[key]: value for key, value in self.servers.get_many(keys).items()}
 
     def write(self, count: int, value: bytes, flags: int) -> bool:
-        """False = there is something under this number already: it was closed, or overwritten by a later lap."""
+        """Store a value. False = there is one under this number already: it was closed, or overwritten by a
+        later lap.
+        """
         key = self.key(count)
         return self.servers.of(key).add(key, value, self._expire_s(flags), flags)
 
     def close(self, count: int, missed: Reason | None = None) -> bool:
-        """Have `write` refused from now on. False = it was first.
+        """Close a number, so that `write` is refused from now on. False = the message was written before.
 
-        `missed`: what to tell readers who find the number closed; None = nothing was lost with it.
+        `missed`: the reason to tell readers that find the number closed; None = nothing was lost with it.
         """
         if missed is None:
             return self.write(count, b"", CLOSED)
@@ -98,18 +100,18 @@ class RingSlots(Slots):
         raise CacheRefused(server.address, f"{key.decode()} changed at each of {ATTEMPTS} attempts; use more slots")
 
     def _is_overtaken(self, count: int, held: int | None) -> bool:
-        """Whether what a slot holds is as new as this number."""
+        """Return True if a slot holds a number that is as new as this one, or newer."""
         if held is None or held // NUMBERS == count // NUMBERS:
             return held is not None and held >= count
         head = self.counter.look()  # of two epochs, it is in the one that counts
         return head is None or head // NUMBERS != count // NUMBERS
 
     def delete(self, counts: Sequence[int]) -> None:
-        """Nothing: later laps are under the same keys."""
+        """Do nothing: later laps are under the same keys."""
 
 
 def _number(value: bytes) -> int | None:
-    """The number that a value of a ring begins with. None = another program wrote it."""
+    """Return the number that a value of a ring begins with. None = another program wrote the value."""
     try:
         return int(value[:HEADER_BYTES], 16)
     except ValueError:

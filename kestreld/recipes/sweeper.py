@@ -1,4 +1,4 @@
-"""Moves a log into a queue of kestreld, where its messages stay until somebody has worked them off."""
+"""Sweeper: moves messages of a log into a queue of kestreld, where they stay until they are processed."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -21,8 +21,8 @@ POSITION_BYTES_MAX: Final = 32
 class Sweeper:
     """Moves messages of a log into a queue of kestreld, in order, each of them once.
 
-    Each is put with its number as key, so that one that is put again is not there twice, for as long as the queue's
-    key_time. After each batch the position is saved beside the log's counter: another sweeper goes on from there.
+    Each message is put with its number as key, so that one that is put again is not added twice within the queue's
+    key_time. After each batch the position is saved beside the log's counter: another sweeper continues from there.
     """
 
     def __init__(
@@ -37,8 +37,9 @@ class Sweeper:
     ) -> None:
         """`address`: HOST:PORT or unix:PATH of a kestreld. `queue`: its queue; None = named like the log.
 
-        `delete`: take messages out of the log once they are in the queue: other readers of the log would miss them.
-        `on_missed` is called where a sweep would raise MessagesMissed. `timeout`: seconds for each answer of kestreld.
+        `delete`: delete messages from the log once they are in the queue; other readers of the log would miss them.
+        `on_missed` is called instead of raising MessagesMissed in a sweep. `timeout`: seconds for each reply of
+        kestreld.
         """
         self.address = address
         self.queue = log.name if queue is None else checks.text(queue, "queue")
@@ -59,15 +60,15 @@ class Sweeper:
 
     @property
     def missed(self) -> int:
-        """Messages of the log that were gone before they could be moved."""
+        """Number of messages of the log that were gone before they could be moved."""
         return self._reader.missed
 
     def sweep(self, timeout: float | None = 0.0) -> int:
-        """Move what is there, waiting so many seconds for a first message, and return how many were moved.
+        """Move the available messages, waiting `timeout` seconds for the first, and return how many were moved.
 
-        Raises MessagesMissed, having passed those. Raises CacheAway or ConnectionLost if a server cannot be reached,
-        and CacheRefused if kestreld does not take a message, as when the queue is full: what was read is put again by
-        the next call.
+        Raises MessagesMissed, having passed those messages. Raises CacheAway or ConnectionLost if a server cannot be
+        reached, and CacheRefused if kestreld refuses a message, for instance because the queue is full: the next call
+        puts the messages again.
         """
         moved = 0
         while True:

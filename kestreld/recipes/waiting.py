@@ -1,4 +1,4 @@
-"""Waiting for what memcached never tells: looking again, less and less often."""
+"""Retries: polling at growing intervals, because memcached sends no notifications."""
 
 from threading import Event
 from typing import Final
@@ -11,7 +11,7 @@ PAUSE_S_MAX: Final = 0.05
 
 
 class Retries:
-    """How often to look again within `timeout` seconds: None = forever, 0 = once."""
+    """Polling until `timeout` seconds are over: None = forever, 0 = once."""
 
     def __init__(self, timeout: float | None) -> None:
         self._clock = Clock()
