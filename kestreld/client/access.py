@@ -1,4 +1,4 @@
-"""Access to a server: its address, TLS, and login. The only module of the client that opens sockets."""
+"""Access to a server: its address, TLS, and login. Opens the client's blocking sockets."""
 
 import re
 import select

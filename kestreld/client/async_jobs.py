@@ -1,4 +1,7 @@
-"""The client for jobs with asyncio: AsyncJobClient. `jobs` has the same for threads."""
+"""AsyncJobClient: the client for jobs with asyncio.
+
+`jobs` has the same for threads.
+"""
 
 import asyncio
 from collections import deque

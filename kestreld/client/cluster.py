@@ -1,4 +1,4 @@
-"""KestrelCluster: several kestrelds, independent of each other, used as one. Items go to and come from any of them."""
+"""KestrelCluster: several independent kestrelds used as one. Items go to, and come from, any of them."""
 
 from collections.abc import Iterable
 from random import Random

@@ -1,6 +1,6 @@
-"""The client for jobs with threads: JobClient. `async_jobs` has the same for asyncio.
+"""JobClient: the client for jobs with threads.
 
-docs/jobs.md describes its use.
+`async_jobs` has the same for asyncio. docs/jobs.md describes its use.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

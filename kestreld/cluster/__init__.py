@@ -1,1 +1,1 @@
-"""The cluster of job nodes (Disque's) as pure state machines: no sockets, no disk, and no clock of their own."""
+"""Cluster of job nodes, as Disque's: pure state machines without sockets, disk or a clock of their own."""

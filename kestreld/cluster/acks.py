@@ -1,4 +1,4 @@
-"""State of one acknowledged job: the nodes that have to know before all of them may forget it.
+"""State of one acknowledged job: the nodes that still have to confirm before all may forget it.
 
 A node with an acknowledged job tells all its owners (SETACK) and remembers it until each has confirmed (GOTACK); then
 all may forget it (DELJOB). Owners are compared as sets: a node that imported the job is an owner, and each answer

@@ -1,4 +1,4 @@
-"""ADDJOB ID in a cluster: looks for a client's own id on all nodes that answer, before a job with it is added.
+"""ADDJOB ID in a cluster: asks all reachable nodes for a client's own id before a job with it is added.
 
 Two nodes that add the same id at once find each other: the one with the lesser job id goes on, the other one waits for
 the outcome. Nodes that cannot be reached are not waited for, so each side of a partition may add one.

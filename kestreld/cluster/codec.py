@@ -1,4 +1,4 @@
-"""Messages of the bus as bytes. Numbers are little-endian; byte strings are preceded by their length.
+"""Messages of the cluster bus as bytes: numbers in little-endian order, byte strings after their length.
 
 A message of an unknown type is ignored, because nodes are upgraded one by one. One that cannot be read is refused: its
 frame is intact, so its sender uses another protocol.

@@ -1,4 +1,7 @@
-"""SETACK, GOTACK and DELJOB: keeps acknowledged jobs until every owner knows (see `acks`)."""
+"""SETACK, GOTACK and DELJOB: keeps acknowledged jobs until every owner knows that they are.
+
+`acks` has the state of each such job.
+"""
 
 from kestreld.cluster.acks import TOLD_MS_MAX, Ack
 from kestreld.cluster.job_messages import CaughtUp, DelJob, GotAck, SetAck

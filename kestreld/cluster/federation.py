@@ -1,4 +1,4 @@
-"""Rules of federation: when a node asks others for jobs and whom, and which nodes want jobs of a queue.
+"""Rules of federation: when a node asks other nodes for jobs, and which nodes want jobs of a queue.
 
 A node whose queue is empty while a client wants a job of it asks the others (NEEDJOBS): all of them rarely, those that
 have given jobs lately often. A node that has none to give remembers who asked, and gives that node the next job that no

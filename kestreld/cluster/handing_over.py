@@ -1,8 +1,8 @@
-"""CLUSTER LEAVING yes HANDOVER: moves all jobs of a leaving node to other nodes, which Disque's never does.
+"""CLUSTER LEAVING yes HANDOVER: moves all jobs of a leaving node to other nodes.
 
-Each job gets a copy on a node that does not hold it yet, if there is one; once that node, or else one of the holders,
-has confirmed that it holds the job, all of them are told that this node no longer does, and its own copy goes. A job
-with RETRY 0 is lent (see `lending`), or dropped if it was delivered.
+A leaving node of Disque moves none. Each job gets a copy on a node that does not hold it yet, if there is one; once
+that node, or else one of the holders, has confirmed that it holds the job, all of them are told that this node no
+longer does, and its own copy goes. A job with RETRY 0 is lent (see `lending`), or dropped if it was delivered.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Messages between nodes about jobs, as values. The names are Disque's, as far as Disque has the message.
+"""Messages between nodes about jobs, as values, with Disque's names where Disque has the message.
 
 Times are spans, except in `JobCopy` and `Death`, because each node has a clock of its own.
 """

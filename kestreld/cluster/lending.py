@@ -1,4 +1,4 @@
-"""Jobs that are delivered at most once (RETRY 0): moved to another node in three steps, so never two may deliver one.
+"""Transfer of jobs that are delivered at most once (RETRY 0), in three steps: never may two nodes deliver one.
 
     giver                                   receiver
     LENT, LendJob           ->              BORROWED, in its log

@@ -1,7 +1,8 @@
-"""Failure detection of the cluster's nodes: PINGs and gossip decide which nodes are up. `joining` has the members.
+"""Failure detection of the cluster's nodes: which of them are up, by PINGs and gossip.
 
-A node has one link to each other node that it knows. It sends its messages on that link, and PONGs come back on it.
-Nothing here knows sockets or reads a clock: events are method calls with the time, and messages leave by a `Bus`.
+`joining` has which nodes are members. A node has one link to each other node that it knows. It sends its messages on
+that link, and PONGs come back on it. Nothing here knows sockets or reads a clock: events are method calls with the
+time, and messages leave by a `Bus`.
 
 A node that does not answer a PING within the node timeout is suspected (`fail?`), and all others are told. Once the
 majority suspects it, it has failed (`fail`). A PONG ends both. PINGs are sent so often that a node is suspected one and

@@ -1,4 +1,4 @@
-"""Messages between nodes about nodes, as values: PING, PONG, MEET and failures. `job_messages` has those about jobs."""
+"""Messages between nodes about nodes, as values: PING, PONG, MEET and failures."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The other nodes as jobs need them: nodes that are up, nodes that take copies, and sets of nodes."""
+"""The other nodes as jobs need them: which are up, which take copies, and sets of nodes."""
 
 from collections.abc import Callable, Iterable
 from typing import Final

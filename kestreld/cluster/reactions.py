@@ -1,4 +1,4 @@
-"""Table of a holder's reactions to what another node says of a job: which of them queues it again.
+"""Decision table of a job's holders: what each does on a notice of another, so that one queues the job again.
 
 A job is in one queue at a time because its holders tell each other before they queue it again (WILLQUEUE, half a second
 ahead) and when they do (QUEUED): the others put off their own requeue. If two queue it at once, both learn of it, and

@@ -1,4 +1,4 @@
-"""Wait of a restarted node: it queues nothing again until the others have told it what has become of its jobs."""
+"""Grace period of a restarted node: it requeues nothing until the others have told it what it has missed."""
 
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.peers import Peers

@@ -1,4 +1,4 @@
-"""One node's part in jobs that several nodes hold: dispatches events and messages to the modules for each task.
+"""One node's part in jobs that several nodes hold: dispatches messages and events to the state machines.
 
 Each job is delivered although nodes fail, and no more often than necessary. Pure: messages of other nodes come in
 through `receive`, messages to them go out through a `JobBus`, and the store reports what happens to its jobs (see

@@ -1,1 +1,4 @@
-"""Jobs with acknowledgement: Disque's, on one node (docs/jobs.md). `cluster` shares them between nodes."""
+"""Jobs with acknowledgement, as Disque's, on one node: states, queues, timers, and the log on disk.
+
+docs/jobs.md describes them.
+"""

@@ -1,4 +1,7 @@
-"""Jobs that other nodes hold, too: changes made because those nodes say so. `Copies` knows the nodes."""
+"""Changes to jobs that other nodes hold, too: held, released, put off, moved, lent, acknowledged.
+
+They are made because other nodes say so; `Copies` knows these nodes.
+"""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,6 +1,7 @@
-"""Life of jobs: added, queued, handed out, given back, ended. All changes of jobs go through here.
+"""Operations on jobs: add, queue, hand out, give back, move to the dead letters, expire.
 
-Neither connections nor disks are known here: changes are reported to a `JobListener`, and due times are in an `Agenda`.
+Every change of a job goes through here. Neither connections nor disks are known: changes are reported to a
+`JobListener`, and due times are in an `Agenda`.
 """
 
 from itertools import islice

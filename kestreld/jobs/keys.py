@@ -1,4 +1,4 @@
-"""Clients' own ids of jobs: an ADDJOB with a known one adds no second job."""
+"""Clients' own ids of jobs (ADDJOB ID): a second ADDJOB with the same id adds no second job."""
 
 from collections import deque
 from collections.abc import Iterator

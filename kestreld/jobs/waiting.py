@@ -1,4 +1,4 @@
-"""Clients that wait for jobs, in the order in which they came."""
+"""Clients that wait for jobs, of named queues or of queues that match a pattern."""
 
 from typing import Protocol
 

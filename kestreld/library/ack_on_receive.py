@@ -1,4 +1,4 @@
-"""An answer that takes its item only when somebody receives it."""
+"""AckOnReceive: an answer whose item is confirmed only when somebody receives it."""
 
 from collections.abc import Awaitable, Callable, Generator
 from threading import Lock

@@ -1,4 +1,4 @@
-"""Futures of the library: ItemFuture for an item that has yet to come, CommitFuture for a commit on its way to disk."""
+"""ItemFuture, for an item that has yet to come, and CommitFuture, for a commit on its way to disk."""
 
 from collections.abc import Callable, Container
 from typing import Any, TypeVar

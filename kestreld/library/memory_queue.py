@@ -1,4 +1,4 @@
-"""Base class of both queues in memory: names of queue.Queue, `with`, loops, figures."""
+"""MemoryQueue: the base of the queues in memory, with queue.Queue's methods, loops and figures."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -1,4 +1,4 @@
-"""Use of one reader by the threads of this process: items taken, open reads, leases and waits."""
+"""Reading: use of one reader by the threads of this process, with items taken, open reads, leases and waits."""
 
 from collections import deque
 from collections.abc import Callable

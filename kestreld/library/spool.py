@@ -1,4 +1,4 @@
-"""A spool within a process: the engine behind one lock, a turn for each operation, and a worker for timers.
+"""Spool: the engine in a process with threads, behind one lock, with a turn for each operation.
 
 The engine knows no threads. A thread uses it only in a turn, with `lock` held; `end_turn` writes the turn's changes
 before the lock is released, so that no thread learns of a change which a kill -9 could undo. Every wait, for items or

@@ -1,4 +1,4 @@
-"""Turns: operations of threads on the engine, one at a time, each done or undone as a whole."""
+"""Turn: one operation of a thread on the engine, done or undone as a whole."""
 
 from collections.abc import Callable, Collection
 from types import TracebackType

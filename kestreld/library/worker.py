@@ -1,4 +1,4 @@
-"""A thread that makes calls at their due times: callbacks and timers."""
+"""Worker: a thread that makes calls at their due times, for callbacks and timers."""
 
 import logging
 from collections.abc import Callable
