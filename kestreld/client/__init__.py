@@ -29,7 +29,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # A command line starts twice as fast without what it does not use of this package.
+    # Loaded lazily: a command line starts twice as fast without the modules that it does not use.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -114,7 +114,7 @@ class ClientConnection(Transport):
             if not reply:
                 return None
             header = self._parser.header.split(b" ")
-            # An old Kestrel, or `compat: kestrel-1`, echoes the queue alone where it was asked with options.
+            # An old Kestrel, or `compat: kestrel-1`, echoes the queue without the options of the request.
             is_ours = header[1].split(b"/")[0] == queue
             numbers = header[2:]
             if len(reply) > 1 or not is_ours or len(numbers) != 2 + with_id or not all(map(bytes.isdigit, numbers)):
@@ -294,7 +294,7 @@ class ClientConnection(Transport):
         """Return the counters of these queues, or of all if none are given; if there are many, maybe only these
         `keys`.
         """
-        # Not from `stats`: in `queue_a_total_items` it is anyone's guess where the name ends.
+        # Not from `stats`: the end of the name in `queue_a_total_items` is ambiguous.
         return parse_blocks(self.dump_stats(queues), keys)
 
     def job_queue_stats(self) -> list[QueueBlock]:

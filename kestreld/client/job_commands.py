@@ -207,7 +207,7 @@ def pause(queue: str | bytes, what: str) -> JobCommand[str]:
     return JobCommand([b"PAUSE", any_bytes(queue, "queue"), what], _text, is_repeatable=True)
 
 
-# Scans, a step each: the cursor of the next, "0" = that was all, and what there is
+# Steps of scans: results are the next cursor, "0" = the end, and what was found
 
 
 def qscan(cursor: str) -> JobCommand[tuple[str, list[bytes]]]:
@@ -236,7 +236,7 @@ def done(words: Sequence[Word], wait_ms: int = 0) -> JobCommand[None]:
     return JobCommand(words, read, wait_ms)
 
 
-# What arguments and replies are
+# Arguments and replies
 
 
 def any_bytes(value: object, what: str) -> bytes:

@@ -21,7 +21,7 @@ class ReplyParser:
     def __init__(self) -> None:
         self.header = b""  # of the last item: VALUE <key> <flags> <bytes>, and its id if requested
         self._pieces: list[bytes] = []
-        self._missing_bytes = 0  # of an item that has begun: no need to look before they are there
+        self._missing_bytes = 0  # of an incomplete item: parsing continues once they are there
         self._items: list[bytes] = []
 
     def feed(self, data: bytes) -> list[Reply]:

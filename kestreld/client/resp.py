@@ -46,7 +46,7 @@ class RespReader:
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        self._missing_bytes = 0  # of a string that has begun: no need to look before they are there
+        self._missing_bytes = 0  # of an incomplete string: parsing continues once they are there
         self._arrays: list[tuple[list[RespValue], int]] = []  # incomplete ones, outermost first: items and count
 
     def feed(self, data: bytes) -> list[RespValue]:

@@ -25,7 +25,7 @@ from kestreld.forks import restart_in_child
 BLOCK_RECEIVE_BYTES: Final = 1 << 20
 CLOSED: Final = "it closed the connection"
 _ERRORS: Final = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
-# Commands that change nothing, whatever kind of server carries them out.
+# Commands that change nothing on any kind of server.
 _HARMLESS: Final = (b"version", b"stats", b"dump_")
 _BLOCK_STARTS: Final = (b"STAT ", b"queue '", b"END")
 
@@ -38,7 +38,7 @@ class Transport:
     """
 
     port_default = PORT_DEFAULT  # for addresses without a port
-    asks_kind = False  # whether the server is asked what it is before something may change there
+    asks_kind = False  # True = the server's kind is checked before the first command that may change something
 
     def __init__(self, address: str, login: Login, timeout_ms: int) -> None:
         """Does not connect: `connect` does, or the first command."""

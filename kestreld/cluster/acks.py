@@ -51,9 +51,9 @@ class Ack:
         self.confirmed |= node
 
     def confirm(self, node: int, owners: int) -> bool:
-        """Note that a node knows, and the owners it knows of. Return True if some of those were unknown.
+        """Note that a node knows, and the owners that it knows of. Return True if some of those were unknown.
 
-        A new owner is asked again even if it said before that it does not hold the job: it may have got it since.
+        A new owner is asked again even if it has answered that it does not hold the job: it may have got it since.
         """
         new = owners & ~self.owners
         self.owners |= owners

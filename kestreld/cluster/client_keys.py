@@ -17,7 +17,7 @@ ANSWER_MS: Final = 500  # a node that takes longer is passed over
 AGAIN_MS: Final = 50  # while another node is adding the job
 NEVER_MS: Final = 1 << 62
 
-Found = Callable[[bytes], None]  # told the id of the job that there is, b"" = none: it may be added
+Found = Callable[[bytes], None]  # called with the id of the job found, b"" = none: it may be added
 
 
 class KeySearch(Scheduled):
@@ -29,7 +29,7 @@ class KeySearch(Scheduled):
         self.job_id = job_id
         self.found = found
         self.awaited: set[bytes] = set()  # nodes that have yet to answer
-        self.known_id = b""  # the job that there is, as one of them says
+        self.known_id = b""  # the job that one of them knows
         self.is_refused = False  # another node is adding it
         self._late = late
 
@@ -68,7 +68,7 @@ class KeySearches:
         self._is_adding = is_adding
         self._by_id: dict[bytes, KeySearch] = {}
         self._by_key: dict[bytes, KeySearch] = {}
-        self._vouched: set[bytes] = set()  # ids of jobs here of which somebody was told that they are there
+        self._vouched: set[bytes] = set()  # ids of jobs here whose existence was reported to somebody
 
     def known_here(self, key: bytes) -> bytes | None:
         """Return the id of the job with this key, if that is certain, else None.
@@ -178,7 +178,7 @@ class KeySearches:
     # Copies of jobs that are being added elsewhere
 
     def vouch_for(self, job_id: bytes) -> None:
-        """Note that somebody was told of this job: it stays here even if the node that adds it gives up."""
+        """Keep a job of which somebody was told, even if the node that adds it gives up."""
         if self._jobs.find(job_id) is not None:
             self._vouched.add(job_id)
 

@@ -53,7 +53,7 @@ Message = NodeMessage | JobMessage
 NODES_MAX: Final = 1_000
 JOBS_MAX: Final = 10_000
 TIME_MS_MAX: Final = 1 << 52  # of spans and instants
-TIMES_MAX: Final = 1 << 31  # that a job may have been put back: it is counted on from there
+TIMES_MAX: Final = 1 << 31  # retries of a job at most: it is counted on from there
 _WORD: Final = re.compile(rb"[!-~]{1,100}")  # is shown to clients as it is
 _WORDS: Final = (Word.WILL_QUEUE, Word.HAS_QUEUED, Word.WORKING, Word.ENQUEUE)
 _SIZE: Final = struct.Struct("<I")
@@ -148,7 +148,7 @@ def _owners(source: _Input) -> tuple[bytes, ...]:
     return owners
 
 
-# Of nodes
+# Messages about nodes
 
 
 def _pack_gossip(gossip: tuple[GossipEntry, ...]) -> bytes:
@@ -187,7 +187,7 @@ def _read_gossip(source: _Input) -> tuple[GossipEntry, ...]:
     return tuple([_read_gossip_entry(source) for _ in range(source.count(NODES_MAX))])
 
 
-# Of jobs
+# Messages about jobs
 
 
 def _pack_death(death: Death | None) -> bytes:
@@ -302,7 +302,7 @@ def _pack_number(message: TookJobs) -> bytes:
 
 
 _Row = tuple[type[Any], Callable[[Any], bytes], Callable[[_Input], Any]]
-# In the order of their numbers, the first of which is FIRST_MESSAGE: what is added comes at the end.
+# In order of their numbers, from FIRST_MESSAGE: new messages are added at the end.
 _TYPES: Final[tuple[_Row, ...]] = (
     (Ping, _pack_ping, lambda source: Ping(_read_flags(source), _read_gossip(source))),
     (Pong, _pack_ping, lambda source: Pong(_read_flags(source), _read_gossip(source))),

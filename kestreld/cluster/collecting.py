@@ -35,7 +35,7 @@ class AckCollector:
         ack = self._acks.get(job.id)
         return ack is not None and not ack.owners
 
-    # What clients ask for
+    # Commands of clients
 
     def acknowledge(self, job: Job) -> bool:
         """Acknowledge a job that is here for a client. Return True if it was not acknowledged before."""
@@ -105,7 +105,7 @@ class AckCollector:
             ack.leave_it(now_ms)
         else:
             for node in peers.nodes_in(ack.missing(peers.members)):
-                if peers.hears(node):  # else it has yet to read what was said before
+                if peers.hears(node):  # else it has yet to read earlier messages
                     peers.bus.send(node, SetAck(job.id, peers.ids(ack.owners)))
             ack.try_again(now_ms, jobs.jitter_ms())
         jobs.ask_at(job, jobs.now_ms + ack.next_at_ms - now_ms)
@@ -138,7 +138,7 @@ class AckCollector:
         owners = self.owners_of(job) if job is not None else 0
         self._peers.bus.send(node, SetAck(job_id, self._peers.ids(owners or self._jobs.me)))
 
-    # What other nodes say
+    # Messages of other nodes
 
     def set_ack(self, sender: Node, message: SetAck) -> None:
         """Remember that a job is acknowledged, never deliver it, and confirm."""
@@ -154,7 +154,7 @@ class AckCollector:
             if owners != job.terms.owners:
                 jobs.own(job, owners)
             jobs.remember_ack(job)
-            # A node that leaves says so, or one that has no more than a tombstone: neither is collecting.
+            # SetAck of a leaving node, or of one with a tombstone only: neither is collecting.
             self._collect(job, told_by=peers.set_of(sender) if told & ~peers.set_of(sender) else 0)
         ack = self._acks.parts[hash(job_id) & MASK][job_id]
         ack.confirm(peers.set_of(sender), told)
@@ -187,7 +187,7 @@ class AckCollector:
             else:
                 self._jobs.remove(job, ACKNOWLEDGED)
 
-    # What happens to nodes and jobs
+    # Events of nodes and jobs
 
     def catch_up(self, node: Node) -> Work:
         """Tell a node that is back of all acknowledgements that it has missed, then that it has caught up.
@@ -214,8 +214,8 @@ class AckCollector:
             peers.bus.send(node, CaughtUp())
 
     def caught_up(self, node: Node) -> Work:
-        """Take over what the sender was collecting: it has sent all it has to say over a new link, so messages may be
-        lost.
+        """Take over what the sender was collecting: it has sent all that it knows over a new link, so its DelJobs may
+        be lost.
         """
         bit = self._peers.set_of(node)
         for part in self._acks.parts:

@@ -90,7 +90,7 @@ class Federating:
     def _now_ms(self) -> int:
         return self._jobs.clock.monotonic_ms
 
-    # What happens here
+    # Events of queues here
 
     def missed(self, queue: JobQueue) -> None:
         """Ask for jobs: a client wants a job of a queue that has none."""
@@ -338,7 +338,7 @@ class Federating:
             self._say_acked(sender, job.id)
             return
         elif job.state not in (ACTIVE, COPY, DELAYED):
-            return  # it is queued here already, or is still being added: its giver's timer goes on
+            return  # it is queued here already, or still being added: the giver's timer continues
         elif job.terms.owners | owners != job.terms.owners:
             jobs.own(job, job.terms.owners | owners)
         if copy.moves < job.terms.moves:  # its giver does not know that the job is in another queue
@@ -352,7 +352,7 @@ class Federating:
         peers.tell(owners & ~peers.set_of(sender), notice)
         jobs.queue_here(job)
 
-    # What happens to nodes
+    # Events of nodes
 
     def announce_waits(self) -> Work:
         """Announce the queues that clients began to wait for while no other node was known."""

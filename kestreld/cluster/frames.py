@@ -111,10 +111,10 @@ class LinkProtocol:
         self._secret = secret
         self._message_bytes_max = message_bytes_max
         self._hello = _pack_hello(hello, nonce, has_secret=bool(secret))
-        self._keys = (b"", b"")  # of what is sent, and of what is received
+        self._keys = (b"", b"")  # for sent and for received frames
         self._sent = self._received = 0  # frames
         self._input = bytearray()
-        self._parts = bytearray()  # of a message that goes on
+        self._parts = bytearray()  # of an incomplete message
         if is_caller:
             self._say(HELLO, self._hello)
 

@@ -21,7 +21,7 @@ from kestreld.queues.slices import WAITS, Work
 ON_THE_WAY_MAX: Final = 200  # jobs that wait for the confirmation of a copy
 ANSWER_MS: Final = 1_000  # after that another node is asked
 ROUND_MS: Final = 1_000
-HANDED_OVER: Final = "deleted"  # what the log says of a job that has left
+HANDED_OVER: Final = "deleted"  # end of a job that has left, in the log
 MOVABLE: Final = frozenset({ACTIVE, COPY, DELAYED, QUEUED})
 
 

@@ -67,13 +67,13 @@ class Joining:
         self._bus = bus
         self._watcher = watcher
         self._random_bytes = random_bytes
-        self._ticked_at_ms: int | None = None  # None = nobody else is known, and nothing ticks
+        self._ticked_at_ms: int | None = None  # None = no other node is known, and nothing ticks
 
     def _ask(self, node: Node, now_ms: int) -> None:
         """Send a PING. Without a link it counts as due from now on."""
         raise NotImplementedError
 
-    # What an operator asks for
+    # Commands of operators
 
     def meet(self, address: NodeAddress, now_ms: int) -> None:
         """Make the node at that address a member, and this node one for it."""
@@ -243,7 +243,7 @@ class Joining:
             self.table.lift_ban(node_id)
             self._shake_hands(address, Flag.HANDSHAKE, now_ms)
         elif there is not None and not there.is_linked:
-            self._bus.connect(there)  # it is somewhere else: that shows now, and the next MEET succeeds
+            self._bus.connect(there)  # that node has moved: connecting shows it, and the next MEET succeeds
 
     def _lost(self, node: Node) -> None:
         if node.is_told_up:

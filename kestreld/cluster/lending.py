@@ -97,7 +97,9 @@ class Lending:
         self._remind(job)
 
     def woken(self, job: Job) -> None:
-        """Repeat the message for a job that was not answered in time."""
+        """Repeat the message for a job that was not answered in time, or take a lent job back if its receiver
+        is down.
+        """
         self._jobs.wake_at_end(job)
         if self._is_taker_away(job):
             self._take_back(job.id)
@@ -112,8 +114,8 @@ class Lending:
                 self._say_stored(job, node)
 
     def _is_taker_away(self, job: Job) -> bool:
-        """Return True if the receiver of a lent job is down. Nodes that have not come up since the start are not
-        reported as down.
+        """Return True if a job was lent to a node that is down. `went_down` is not called for a node that has not come
+        up since the start.
         """
         taker = self._lent.get(job.id)
         if taker is None or self._is_held_back():
@@ -205,7 +207,7 @@ class Lending:
                 self._moves_away(job.id)
                 self._jobs.remove(job, RELEASED)
 
-    # What happens to nodes and jobs
+    # Events of nodes and jobs
 
     def came_up(self, node: Node) -> Work:
         """Repeat all messages of jobs on their way to the node or from it: they may have been lost."""

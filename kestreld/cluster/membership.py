@@ -42,7 +42,7 @@ class Membership(Joining):
         """Interval at which `tick` has to be called while other nodes are known, ms."""
         return min(max(self.timeout_ms // 20, TICK_MS_MIN), TICK_MS_MAX)
 
-    # What the node tells of itself
+    # State of this node
 
     def set_leaving(self, *, leaving: bool, now_ms: int) -> None:
         """Tell the others whether this node may be given jobs."""
@@ -70,7 +70,7 @@ class Membership(Joining):
             node.ping_at_ms = now_ms
             self._bus.connect(node)
 
-    # What others say
+    # Messages of other nodes
 
     def received(
         self,
@@ -128,7 +128,7 @@ class Membership(Joining):
         if before & DOWN:
             self._tell_all(Suspected(sender.id, is_down=False), about=sender)
         if before & Flag.HANDSHAKE:
-            self._ask(sender, now_ms)  # it is a member now, as this PING says,
+            self._ask(sender, now_ms)  # this PING says that it is a member now
             self._introduce(sender, now_ms)
         if before & (Flag.HANDSHAKE | Flag.FAILED):
             self._watcher.table_changed()
@@ -229,7 +229,7 @@ class Membership(Joining):
             if now_ms - node.pong_at_ms >= after_ms:
                 self._ask(node, now_ms)
         elif now_ms - max(node.ping_at_ms, node.linked_at_ms) > timeout_ms // 2:
-            # It may be the fault of the link.
+            # The link may be at fault.
             self._cut(node)
             self._bus.connect(node)
 
@@ -257,7 +257,7 @@ class Membership(Joining):
         self._watcher.table_changed()
         self._review(node)
 
-    # What is sent
+    # Sending
 
     def _ask(self, node: Node, now_ms: int) -> None:
         """Send a PING. Without a link it counts as due from now on."""

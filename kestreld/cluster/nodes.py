@@ -26,7 +26,7 @@ class Flag(IntFlag):
     MEET = 32  # the operator asked for it: it is asked to add this node, too
     LEAVING = 128
     LOADING = 256  # it is reading its job log, and takes no messages about jobs
-    STRANGER = 512  # only in a PING or PONG: its receiver is no member for its sender, who drops messages about jobs
+    STRANGER = 512  # only in a PING or PONG: its receiver is no member for its sender, which drops messages about jobs
 
 
 # As CLUSTER NODES shows them, in this order.
@@ -78,10 +78,10 @@ def is_node_id(text: bytes) -> bool:
 
 
 class ClockOffset:
-    """Difference between this node's clock and another node's: added to a time of theirs, it gives a time of ours.
+    """Offset of this node's clock from another node's: a time of that clock plus the offset is a time of this one.
 
     A frame gives the difference between its arrival and its sending, which is the offset plus the time on the way, so
-    the fastest frame tells it best. The offset is the minimum over the last one to two minutes; an all-time minimum
+    the fastest frame gives it best. The offset is the minimum over the last one to two minutes; an all-time minimum
     would not follow two clocks that drift apart.
     """
 
@@ -129,11 +129,11 @@ class Node:
         self.address = address
         self.flags = flags
         self.added_at_ms = now_ms
-        self.run_id = b""  # of the process at the other end of our latest link to it: another one after each start
+        self.run_id = b""  # of the process at the other end of our latest link to it; changes with each start
         self._clock = ClockOffset()
         self.linked_at_ms: int | None = None  # opening time of the link to it, None = no link
         self.has_answered = False  # a PING on this link
-        self.ping_at_ms = 0  # when the first PING was sent, or due, that it has not answered
+        self.ping_at_ms = 0  # time at which the first unanswered PING was sent, or due
         self.pong_at_ms = 0
         self.knows_us = False  # this node is a member for it, too,
         self.told_at_ms = 0  # time of that, by its own clock

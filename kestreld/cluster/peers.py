@@ -36,7 +36,7 @@ class Peers:
         self._stores = stores
         self._ranks: dict[tuple[int, int], int] = {}
 
-    # Which there are
+    # Nodes and sets of nodes
 
     @property
     def members(self) -> int:
@@ -106,7 +106,7 @@ class Peers:
             self._ranks[key] = rank
         return rank * GAP_MS
 
-    # What they are told
+    # Messages
 
     def tell(self, nodes: int, message: JobMessage) -> None:
         """Send a message to the members in a set."""

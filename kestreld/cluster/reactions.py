@@ -11,7 +11,7 @@ from typing import Final
 from kestreld.jobs.job import ACKED, ACTIVE, BORROWED, COPY, DELAYED, LENT, LET_GO, QUEUED, WAIT_REPL
 from kestreld.jobs.job_id import ID_BYTES
 
-_RANDOM_FROM: Final = 11  # where the random part of a job's id begins
+_RANDOM_FROM: Final = 11  # start of the random part of a job's id
 _RANDOM_BYTES: Final = 24
 
 
@@ -31,7 +31,7 @@ class Do(Enum):
     KNOW_OWNER = auto()  # the sender may hold it, too
     NOTE = auto()  # note that it is queued elsewhere, or soon will be
     PUT_OFF = auto()  # out of the queue, and not queued here before another retry time is over
-    SETTLE = auto()  # both have queued it: as PUT_OFF where the sender is the greater
+    SETTLE = auto()  # both have queued it: as PUT_OFF if the sender is the greater
     SAY_QUEUED = auto()  # tell all holders that it is queued here
     SAY_DELAYED = auto()  # tell the sender when it will be
     SAY_WORKING = auto()  # tell the sender how long a worker of this node may still have it, if that is long

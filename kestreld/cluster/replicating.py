@@ -2,8 +2,8 @@
 
 A job that is being added is in state WAIT_REPL: in the table but in no log, and no client gets it. It is sent to as
 many nodes as are wanted; `replication` decides when to ask further ones. A node answers GOTJOB once its copy is
-written. When enough nodes have answered, the client is told, and only then is the job queued here; if this node keeps
-no copy (it leaves, or is short of memory), one of the holders is told to queue it (ENQUEUE).
+written. When enough nodes have answered, the client gets its reply, and only then is the job queued here. If this node
+keeps no copy (it leaves, is short of memory, or cannot write its log), one holder is told to queue the job (ENQUEUE).
 
 A node becomes an owner before the job is sent to it, so every node that may hold a copy learns of the acknowledgement.
 If the job is given up, expires or is deleted first, all owners are told to drop it (GAVEUP). A holder may queue the job
@@ -33,7 +33,7 @@ DEFAULT_COPIES = 3
 UNSAID_MAX = 1_000  # jobs
 SAID_AT_ONCE = 100
 
-Added = Callable[[bytes | None], None]  # told the job's id, None = it expired before enough nodes held it
+Added = Callable[[bytes | None], None]  # called with the job's id, None = it ended before enough nodes held it
 
 
 class PendingAdd(Scheduled):
@@ -74,7 +74,7 @@ class Replicating:
         self.async_copies_missed = 0  # by ADDJOB ASYNC, for want of nodes
         self.default_below_three = 0  # ADDJOBs without REPLICATE that got fewer copies, for want of nodes
 
-    # What may be added
+    # Numbers of copies
 
     def copies_possible(self) -> int:
         """Return the number of nodes that could hold a job now, this one included."""

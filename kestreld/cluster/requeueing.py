@@ -1,10 +1,10 @@
 """WILLQUEUE, QUEUED, WORKING and ENQUEUE: lets the holders of a job agree on which of them queues it again.
 
-Each holder has a requeue time for the job, GAP_MS apart but for jitter. A node never queues a shared job by its timer
-before it has told the other holders (WILLQUEUE), at least NOTICE_MS ahead and for that very requeue time; once it has,
-it says so (QUEUED), and they put their own times off. `reactions` is the table of answers to a notice by state of the
-job. Messages may be lost, so two nodes may still announce or queue a job at once: then the one that is not `is_greater`
-withdraws, which both compute alike. In doubt a job is queued twice rather than not at all.
+Each holder has a requeue time for the job, GAP_MS apart but for jitter. A node never queues a shared job again (from
+ACTIVE or COPY) by its timer before it has told the other holders, at least NOTICE_MS ahead and for that very time
+(WILLQUEUE); once it has queued it, it says so (QUEUED), and they put off their own times. `reactions` is the table of
+answers to a notice by state of the job. Messages may be lost, so two nodes may still announce or queue a job at once:
+then the one that is not `is_greater` withdraws, which both compute alike. In doubt a job is queued twice, not never.
 
 `_announced` holds only announcements that stand: a notice that puts the job off removes its announcement. A node that
 is still catching up after a start queues nothing again. A notice with another number of moves (to a dead-letter queue
@@ -26,7 +26,7 @@ HELD_BACK_MS: Final = 200  # before a job that may not be queued yet is looked a
 
 
 class Requeueing:
-    """Announced requeues of this node, and its answers to what other holders say of theirs.
+    """Announced requeues of this node, and its reactions to notices of other holders.
 
     `is_held_back` is True while this node has yet to catch up with what it missed. `say_acked` tells a node that a job
     is acknowledged; `note_queued` notes that another node queues a job which is still being added here.
@@ -82,7 +82,7 @@ class Requeueing:
     def clear(self) -> None:
         self._announced = {}
 
-    # What happens here
+    # Notices to other holders
 
     def say(self, word: Word, job: Job, after_ms: int = 0) -> None:
         """Send a notice to all holders of a job."""
@@ -95,7 +95,7 @@ class Requeueing:
         """Tell all holders of a job that it is in another queue."""
         self._peers.tell(job.terms.owners, moved_of(job))
 
-    # What other nodes say
+    # Notices of other holders
 
     def notice(self, sender: Node, job: Job, message: Notice) -> None:
         """React to another node's notice of a job that is here."""

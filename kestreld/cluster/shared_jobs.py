@@ -149,7 +149,7 @@ class SharedJobs(Copies, JobsSide):
         """QDEL BCAST: have the other nodes delete a queue's jobs, too."""
         self.peers.tell_each(self.peers.up(), DeleteQueue(name))
 
-    # What other nodes say
+    # Messages of other nodes
 
     def receive(self, sender: Node, message: JobMessage) -> None:
         _HANDLERS[type(message)](self, sender, message)
@@ -239,7 +239,7 @@ class SharedJobs(Copies, JobsSide):
         for _ in self.jobs.delete_all(queue):
             yield None
 
-    # What happens to jobs here
+    # Events of jobs here
 
     def may_queue(self, job: Job, now_ms: int) -> bool:
         return self._requeueing.may_queue(job, now_ms)

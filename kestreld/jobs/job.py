@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kestreld.jobs.job_id import ttl_field
 from kestreld.jobs.keys import key_in
 
-# A queue holds jobs, and what jobs have in common says which queue is theirs.
+# A cycle: a queue holds jobs, and their terms name the queue.
 if TYPE_CHECKING:
     from kestreld.jobs.job_queue import JobQueue
 
@@ -141,7 +141,8 @@ class JobTerms:
     def told_moves(self) -> int:
         """The number of moves, as far as a log has to record it, else 0.
 
-        Nobody asks a node that holds a job alone for it, and a dead letter is known to have been moved once.
+        The moves of a job that only one node holds are never compared, and a dead letter is known to have been moved
+        once.
         """
         return self.moves if self.moves > 1 and self.owners else 0
 

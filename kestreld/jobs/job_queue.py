@@ -145,7 +145,7 @@ class JobQueue:
 
     def __init__(self, name: bytes) -> None:
         self.name = name
-        self.fetched_from = b"*3\r\n$%d\r\n%b\r\n$40\r\n" % (len(name), name)  # how its jobs begin in replies
+        self.fetched_from = b"*3\r\n$%d\r\n%b\r\n$40\r\n" % (len(name), name)  # start of its jobs in replies
         self.jobs = OrderedJobs()
         self.waiters: dict[JobWaiter, None] = {}  # in the order they came
         self.total = 0  # its jobs, whatever their state
@@ -160,7 +160,7 @@ class JobQueue:
         self.created_at_ms = self.used_at_ms = now_ms
 
     def unlist(self) -> None:
-        """Unlist the queue, which has long been unused, and reset its counters."""
+        """Unlist the queue, end its pause, and reset its counters."""
         self.is_listed = False
         self.pause = NOT_PAUSED
         self.jobs_in = 0

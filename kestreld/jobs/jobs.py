@@ -122,7 +122,7 @@ class Jobs(JobStore):
         if self.copies is not None and queue.jobs.count and not queue.pause & PAUSED_OUT:
             self.copies.came(queue)
 
-    # What becomes of them
+    # Queueing and giving back
 
     def may_be_queued(self, job: Job) -> bool:
         """Return True if a job may be queued: it is not, and if its retry time is 0 it has never been."""
@@ -293,7 +293,7 @@ class Jobs(JobStore):
             if self.retry_from_delivery and job.requeue_at_ms:
                 self._begin_retry_time(job, now_ms)
             if now_ms < job.requeue_at_ms >= job.wakes_at_ms:
-                job.state = ACTIVE  # and it wakes in time
+                job.state = ACTIVE  # it wakes in time already
             elif self.keeps_back and not job.terms.retry_ms:
                 queue.jobs.add(job)
                 return self._take_another(queue, now_ms)
@@ -406,7 +406,7 @@ class Jobs(JobStore):
             self._queue_now(job)
 
     def _may_go_on(self, job: Job, now_ms: int, copies: Copies) -> bool:
-        """Return True if no other node has a say in whether a job that is due is queued."""
+        """Return True unless other nodes keep a job that is due, or soon will be, from being queued."""
         state, notice_ms = job.state, job.terms.notice_ms
         if state != ACTIVE and state != COPY:
             if state != DELAYED:

@@ -8,7 +8,7 @@ KEY_TIME_MS: Final = 300_000
 KEYS_MAX: Final = 1_000_000  # of jobs that are gone
 FORGOTTEN_AT_ONCE: Final = 100
 BLOCK_KEYS_MAX: Final = 256
-_MASK: Final = 1023  # of the parts: none of them takes long to grow
+_MASK: Final = 1023  # of the index of parts: small dicts grow fast
 
 Ended = tuple[int, bytes, bytes]  # expiry, key, the job's id
 

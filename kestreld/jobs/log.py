@@ -77,7 +77,7 @@ class LogWriter(Committed):
         """Have `told` called whenever `failure` or `is_behind` changes."""
         self.told = told
 
-    # What is to be written
+    # Records to write
 
     def say(self, record: bytes) -> None:
         self._parts.append(record)

@@ -99,7 +99,7 @@ class JobStore:
         self.keys = ClientKeys()
         self.waiters: dict[JobWaiter, None] = {}  # in the order in which they came
         self.patterns = PatternWaiters()
-        self.watches: dict[bytes, list[Watch]] = {}  # told what becomes of a job
+        self.watches: dict[bytes, list[Watch]] = {}  # job id -> functions called with its end
         self.queues_max = queues_max
         self._ids = JobIds(node_id, random_bytes(SEED_BYTES))
         self._random_bytes = random_bytes

@@ -102,7 +102,7 @@ class Timers:
             if not slot:
                 del self._slots[heappop(self._slot_heap)]
             for job in some:
-                # Each job once: what it was to wake at before may be in the same slot.
+                # Each job once: an earlier entry of it may be in the same slot.
                 if job.state != GONE and job.wakes_at_ms >> SLOT_BITS == number:
                     job.wakes_at_ms = NEVER
                     due.append(job)

@@ -135,7 +135,7 @@ class Seat:
     """
 
     def __init__(self, wait: ItemFuture, left: Callable[[Waiter], object]) -> None:
-        self.waiter: Waiter | None = None  # whose it is
+        self.waiter: Waiter | None = None  # the waiter in the line
         self._wait: Callable[[], ItemFuture | None] = ref(wait, self._is_empty)
         self._left = left
 

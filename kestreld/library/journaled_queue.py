@@ -133,7 +133,7 @@ class JournaledQueue(Closing):
                     found, hold = self._reader(name, config)
                     break
                 landing = CommitFuture(self._queue.pending_commit)
-            landing.exception()  # a failure is raised by the threads whose commit it is
+            landing.exception()  # its failure is raised in the threads that made the commit
         if hold is not None:
             hold.result()
         found.handle(error_handler, on_expired)

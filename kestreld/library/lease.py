@@ -42,7 +42,7 @@ class Lease:
         self._is_beating = False
         self._beat: Planned | None = None
 
-    # What becomes of it
+    # Its end
 
     def confirm(self) -> bool:
         """Confirm the item: it is done."""
