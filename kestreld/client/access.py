@@ -55,8 +55,7 @@ def _form_of(address: str) -> str:
 
 @dataclass(frozen=True)
 class Login:
-    """Credentials and TLS settings of connections; "" = not given. TLS is used if an address or any of these asks for
-    it.
+    """Credentials and TLS settings; "" = not given. TLS is used if an address or any of these asks for it.
 
     A password that is a function is called at each login, and only if the server requires one.
     """

@@ -56,9 +56,7 @@ def parse_blocks(answer: bytes, keys: Collection[str] = ()) -> list[QueueBlock]:
 
 @lru_cache(16)
 def _alike(names: tuple[str, ...], keys: frozenset[str]) -> re.Pattern[bytes]:
-    """Compile a pattern for blocks with these numbers: most blocks are like the one before, which saves two thirds of
-    the work.
-    """
+    """Compile a pattern for a block of these numbers: most blocks match it, which saves two thirds of the work."""
     lines = [
         b"  " + re.escape(name.encode("utf-8", "surrogateescape")) + (b"=([0-9]+)\n" if name in keys else b"=.*\n")
         for name in names

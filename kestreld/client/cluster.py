@@ -52,9 +52,7 @@ class KestrelCluster(ServerPool):
         return ClusterQueue(self, name)
 
     def stats(self) -> dict[str, dict[str, int | str]]:
-        """Return the counters of each server that can be reached, by address. Raises ServersAway if none can be
-        reached.
-        """
+        """Return the counters of each server that can be reached, by address. Raises ServersAway if there is none."""
         return self.each(ClientConnection.server_stats)[0]
 
     def __enter__(self) -> "KestrelCluster":

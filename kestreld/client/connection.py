@@ -23,8 +23,7 @@ _NOT_ALLOWED: Final = b"CLIENT_ERROR not allowed"
 
 
 class ClientConnection(Transport):
-    """Connection that connects only once: after a reconnect, closing an open read that was lost would look like
-    success.
+    """Connection that connects only once: after a reconnect, closing a lost open read would look like success.
 
     Any failure, except a reply to a put, ends the connection.
     """
@@ -55,8 +54,7 @@ class ClientConnection(Transport):
     def put_each(
         self, queue: bytes, items: Sequence[PutItem], *, item_key: bytes = b""
     ) -> Iterator[bool | errors.KestrelError]:
-        """Send all items, then yield the result of each: as of `put`, or the refusal. A refusal does not affect later
-        items.
+        """Send all items, then yield the result of each: as of `put`, or the refusal, which later items do not share.
 
         The replies have to fit into the socket's buffers: otherwise both sides would wait for the other to read.
         """
@@ -102,9 +100,7 @@ class ClientConnection(Transport):
     def fetch_item(
         self, queue: bytes, options: bytes = b"", wait_ms: int = 0, *, with_id: bool = False
     ) -> OpenItem | None:
-        """Return an item like `fetch`, with its flags, and with its id if requested, which an old Kestrel does not
-        know.
-        """
+        """Return an item like `fetch`, with its flags, and on request its id, which an old Kestrel does not know."""
         key = self._key(queue) + (b"/t=%d" % wait_ms if wait_ms > 0 else b"") + options
         with self._talking(wait_ms):
             self._send(b"%b %b\r\n" % (b"gets" if with_id else b"get", key))
@@ -177,9 +173,7 @@ class ClientConnection(Transport):
         return self._change_lease(queue, token, b"/lease=%d" % lease_ms)
 
     def give_back(self, queue: bytes, token: int, delay_ms: int = 0) -> bool:
-        """Return a leased item, to be delivered at once or after `delay_ms`; not a failure. False = the lease
-        was over.
-        """
+        """Return a leased item, to be delivered now or after `delay_ms`; not a failure. False = the lease was over."""
         return self._change_lease(queue, token, b"/delay=%d" % delay_ms if delay_ms else b"")
 
     def fail(self, queue: bytes, token: int, reason: str = "") -> bool:
@@ -232,9 +226,7 @@ class ClientConnection(Transport):
         return self._ask(b"delete " + self._key(queue), b"DELETED", b"NOT_FOUND", b"END") != b"NOT_FOUND"
 
     def undo(self, queue: bytes) -> tuple[int, int] | None:
-        """Restore the items of the latest flush or delete. Return counts restored and left, None if there is nothing to
-        undo.
-        """
+        """Restore the items of the latest flush or delete. Return counts restored and left, None = nothing to undo."""
         counts = self._match(b"undo " + self._key(queue), rb"NOT_FOUND|UNDONE (\d+) (\d+)", REPAIR_MS)
         return None if counts[1] is None else (int(counts[1]), int(counts[2]))
 
@@ -291,9 +283,7 @@ class ClientConnection(Transport):
         return {name: value for name, value in found.items() if name != "queue"}
 
     def all_queue_stats(self, queues: Iterable[bytes] = (), keys: Collection[str] = ()) -> list[QueueBlock]:
-        """Return the counters of these queues, or of all if none are given; if there are many, maybe only these
-        `keys`.
-        """
+        """Return the counters of these queues, or of all if none are given; for many, maybe only these `keys`."""
         # Not from `stats`: the end of the name in `queue_a_total_items` is ambiguous.
         return parse_blocks(self.dump_stats(queues), keys)
 

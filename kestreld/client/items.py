@@ -34,9 +34,7 @@ class RepairAnswer:
 
 
 def preference(address: str, item_key: bytes) -> int:
-    """Return a server's rank for an item with a key: the server with the lowest gets it, because each knows only its
-    own keys.
-    """
+    """Return a server's rank for an item with a key. The lowest gets it: servers know only their own keys."""
     from xxhash import xxh3_64_intdigest  # most commands do not need it
 
     return xxh3_64_intdigest(address.encode("utf-8", "surrogateescape") + b" " + item_key)

@@ -149,9 +149,7 @@ def deadshow(job: JobName) -> JobCommand[dict[str, Shown] | None]:
 
 
 def wait(job: JobName, wait_ms: int) -> JobCommand[str | None]:
-    """WAITJOB: the result is `acked`, `deleted` or `expired`; None = the time is over. A `wait_ms` of 0 is sent as 1,
-    as 0 would wait forever.
-    """
+    """WAITJOB: the result is `acked`, `deleted` or `expired`; None = the time is over. `wait_ms` 0 is sent as 1."""
     job_id = id_of(job)
     words: list[Word] = [b"WAITJOB", job_id, max(wait_ms, 1)]
     return JobCommand(
@@ -165,9 +163,7 @@ def wait(job: JobName, wait_ms: int) -> JobCommand[str | None]:
 
 
 def import_saved(job: bytes) -> JobCommand[int]:
-    """IMPORTJOB: add a job of Disque's append-only file. The result is 1 if it was added, 0 if it has expired or was
-    known.
-    """
+    """IMPORTJOB: add a job of Disque's append-only file. The result is 1, or 0 if it has expired or was known."""
     return JobCommand([b"IMPORTJOB", job], _number)
 
 

@@ -47,9 +47,7 @@ def now_ms() -> int:
 
 
 def turns(timeout: float | None) -> Iterator[int]:
-    """Iterate over the waits in ms of the commands that a longer wait consists of. `timeout` in seconds, None =
-    forever.
-    """
+    """Iterate over the waits, ms, of the commands that a longer wait consists of. `timeout` in s, None = forever."""
     if timeout is None:
         return repeat(TURN_MS)
     wait_ms = checks.seconds_ms(timeout, "timeout", checks.FAR_MS)
@@ -227,9 +225,7 @@ class Attempts:
         self._nodes.leave_out(address, self._reasons[address])
 
     def pause_s(self) -> float:
-        """Return the time to wait before the nodes are asked again, s. Raises their refusal, or ServersAway at
-        the end.
-        """
+        """Return the pause before the nodes are asked again, s. Raises their refusal, or ServersAway at the end."""
         if len(self._for_good) == len(self._reasons):
             raise self._for_good[0]
         if now_ms() >= self._end_ms:

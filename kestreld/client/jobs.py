@@ -114,8 +114,7 @@ class JobClient:
         return self._do(commands.add(queue, body, self._timeout_ms, delay=delay, key=key, **options))
 
     def get(self, *queues: str | bytes, timeout: float | None = None, pattern: bool = False) -> Job | None:
-        """Take the oldest job of the first queue that has one. None after `timeout` seconds; `timeout` None = wait
-        forever.
+        """Take the oldest job of the first queue that has one. None after `timeout` seconds, None = wait forever.
 
         With `pattern` the names are patterns such as `mail.*`.
         """
@@ -229,8 +228,7 @@ class JobClient:
     def jobs(
         self, *queues: str | bytes, pattern: bool = False, heartbeat: bool = True, delay: int | None = None
     ) -> Iterator[Job]:
-        """Iterate over jobs forever, or until the client is closed. A job is acknowledged when the next one is
-        requested.
+        """Iterate over jobs forever, or until the client is closed. A job is acknowledged when the next is requested.
 
         Leaving the loop gives the last job back.
         """

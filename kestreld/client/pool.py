@@ -37,9 +37,7 @@ class ServerPool:
         restart_in_child(self)
 
     def after_fork(self) -> None:
-        """Prepare a forked child. Unless the caller has passed `chance`, it gets a new seed: siblings would make the
-        same choices.
-        """
+        """Prepare a forked child. A random generator of our own gets a new seed: siblings would choose alike."""
         self._closed = event_in_child(self._closed)
         self.waiting.after_fork()
         if self._is_chance_ours:
@@ -188,9 +186,7 @@ class Patience:
             self._end_ms = min(self._end_ms, self._until_ms)
 
     def spend(self, reasons: dict[str, str], refusals: dict[str, ServerUnfit]) -> None:
-        """Wait until it is worth asking again. Raises ServersAway at the end, and a refusal at once if all servers
-        refuse.
-        """
+        """Wait until it is worth asking again. Raises ServersAway at the end, and at once a refusal by all servers."""
         if not reasons:
             raise next(iter(refusals.values()))
         left_ms = self._end_ms - now_ms()

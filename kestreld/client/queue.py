@@ -70,7 +70,7 @@ class ClusterQueue:
 
     @contextmanager
     def read(self, wait_ms: int | None = 0, *, timeout: float | None = None) -> Iterator[bytes | None]:
-        """Take an item for a `with` block, None if there is none: confirmed if the block succeeds, else returned to the
+        """Take an item for a `with` block, None if there is none: confirmed if that succeeds, else returned to the
         head.
 
         Raises ConnectionLost at the end of the block if the item may be delivered again.
@@ -84,8 +84,7 @@ class ClusterQueue:
         opened.close()
 
     def lease(self, seconds: float, wait_ms: int | None = 0, *, timeout: float | None = None) -> ClusterLease | None:
-        """Lease a head item of any server for some seconds; any connection or thread may confirm it. None if there is
-        none.
+        """Lease a head item of any server for some seconds; any connection or thread may confirm it. None = no item.
 
         Raises ServerRefused for servers that know no leases.
         """
@@ -104,8 +103,7 @@ class ClusterQueue:
         return self._servers.first(lease_at, _checked(wait_ms, timeout))
 
     def __iter__(self) -> Iterator[bytes]:
-        """Iterate over items forever, or until the cluster is closed. An item is confirmed when the next one is
-        requested.
+        """Iterate over items forever, or until the cluster is closed. One is confirmed when the next is requested.
 
         Leaving the loop gives the last item back.
         """
@@ -132,9 +130,7 @@ class ClusterQueue:
     # The whole queue
 
     def flush(self) -> None:
-        """Drop the waiting items on all servers. Raises ServersAway if some cannot be reached, after flushing the
-        others.
-        """
+        """Drop the waiting items on all servers. Raises ServersAway after flushing the others if some are away."""
         self._everywhere(self._servers.each(lambda connection: connection.flush(self._key))[1])
 
     def delete(self) -> bool:
@@ -151,9 +147,7 @@ class ClusterQueue:
             raise ServersAway(reasons)
 
     def stats(self) -> dict[str, dict[str, int | str]]:
-        """Return the queue's counters on each server that can be reached, by address; empty if a server has no such
-        queue.
-        """
+        """Return the counters on each server that can be reached, by address; empty if it has no such queue."""
         return self._servers.each(lambda connection: connection.queue_stats(self._key))[0]
 
 

@@ -51,9 +51,7 @@ class Server:
         restart_in_child(self)
 
     def after_fork(self) -> None:
-        """Start without connections and thread, and with new locks, because a thread of the parent may hold the old
-        ones.
-        """
+        """Start without connections and thread, and with new locks: a thread of the parent may hold the old ones."""
         self._lock = Lock()
         self._over = Event()  # ends the thread that tries the server
         self._idle: list[ClientConnection] = []

@@ -63,9 +63,7 @@ class Transport:
             pass
 
     def after_fork(self) -> None:
-        """Close this child's copy of the parent's connection, which ends for the server only when no process has it
-        open.
-        """
+        """Close this child's copy of the parent's connection, which ends for the server once no process has it open."""
         self._has_connected, self._why_closed = True, "it is a connection from before a fork, the parent's"
         self.close()
 
@@ -113,9 +111,7 @@ class Transport:
         return reply
 
     def _block(self, command: bytes) -> bytes:
-        """Return all lines up to END, without it. It may be long, and reading line by line would be ten times
-        the work.
-        """
+        """Return all lines up to END, without it. Read as a whole: line by line would be ten times the work."""
         with self._talking():
             self._send(command + b"\r\n")
             answer = bytearray()
@@ -159,9 +155,7 @@ class Transport:
                 self._ask_who_is_there()
 
     def _ask_who_is_there(self) -> None:
-        """Send both questions at once. Every server of either kind knows the first; only servers with queues know the
-        second.
-        """
+        """Send both questions at once. Any server of either kind knows the first; only those with queues the second."""
         self._is_known = True
         self._send(b"version\r\ndump_stats -\r\n" if self.asks_kind else b"version\r\n")
         version = self._reply()

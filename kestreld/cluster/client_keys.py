@@ -42,9 +42,7 @@ class KeySearch(Scheduled):
         self.awaited -= node_ids
 
     def answered(self, node_id: bytes, known_id: bytes, *, is_pending: bool) -> None:
-        """Note an answer: a known job, b"" = none, or `is_pending`: the node is adding one and may have sent copies to
-        others.
-        """
+        """Note an answer: a known job, b"" = none; `is_pending`: the node is adding one, and others may know a copy."""
         self.awaited.discard(node_id)
         self.is_refused = self.is_refused or is_pending
         self.known_id = known_id or self.known_id
@@ -73,8 +71,7 @@ class KeySearches:
     def known_here(self, key: bytes) -> bytes | None:
         """Return the id of the job with this key, if that is certain, else None.
 
-        A job that is or may be still being added is not certain, nor is one that was deleted here: that may have been a
-        copy.
+        It is not while the job is or may be still being added, nor if it was deleted here: that may have been a copy.
         """
         jobs = self._jobs
         known = jobs.keys.find(key, jobs.now_ms)

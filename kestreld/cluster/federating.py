@@ -185,9 +185,7 @@ class Federating:
         self._plan(self._look, LOOK_MS)
 
     def _look_after_waits(self) -> None:
-        """Ask again for clients that still wait, and withdraw interest in queues that no client waits for, some at a
-        time.
-        """
+        """Ask again for clients that still wait, and withdraw interest that has ended, some queues at a time."""
         now_ms = self._now_ms
         if not self._looked_at:
             self._looked_at = list(self._imports)
@@ -284,17 +282,13 @@ class Federating:
         return given
 
     def took_jobs(self, sender: Node, message: TookJobs) -> None:
-        """Note that all YourJobs up to this number have arrived: a link keeps the order, and earlier answers may be
-        lost.
-        """
+        """Note that all YourJobs up to this number have arrived: links keep the order, and answers may be lost."""
         unanswered = self._on_the_way.get(sender.id, {})
         for number in [number for number in unanswered if number <= message.number]:
             del unanswered[number]
 
     def link_broken(self, node: Node) -> None:
-        """Have jobs of unanswered YourJobs looked at soon: the other holders are asked, and if none has it, it is
-        queued here.
-        """
+        """Have jobs of unanswered YourJobs looked at soon: if no other holder has a job, it is queued here."""
         jobs = self._jobs
         for ids in self._on_the_way.pop(node.id, {}).values():
             for job_id in ids:
@@ -372,9 +366,7 @@ class Federating:
             self._plan(self._announcing, 0)
 
     def give_again(self, node: Node) -> Work:
-        """Give the node jobs that it asked for and that have come since: it may not know that it counted as down
-        meanwhile.
-        """
+        """Give the node jobs that have come since it asked: it may not know that it counted as down meanwhile."""
         for number, (name, interest) in enumerate(list(self._interest.items()), 1):
             queue = self._jobs.queues.get(name)
             if interest.wants(node.id) and queue is not None and not queue.pause & PAUSED_OUT:
@@ -390,9 +382,7 @@ class Federating:
         self._look_soon()
 
     def clear(self) -> None:
-        """Reset after all jobs were deleted and all waiting clients sent away, and withdraw this node's interest
-        elsewhere.
-        """
+        """Reset after all jobs were deleted and waiting clients sent away, and withdraw this node's interest."""
         if self._waited_at_ms:
             self._peers.tell_each(self._peers.up(), NeedNothing())
         self._imports, self._waited_at_ms, self._to_announce, self._on_the_way = {}, {}, {}, {}

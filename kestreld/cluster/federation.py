@@ -66,8 +66,7 @@ class Imports:
         return True
 
     def ask_sources(self, now_ms: int, *, is_just_empty: bool) -> int:
-        """Return how many jobs to ask each source for now, 0 = none, and begin the interval until they may be asked
-        again.
+        """Return how many jobs to ask each source for now, 0 = none, and begin the interval until the next time.
 
         `is_just_empty`: the queue had jobs a moment ago, so the interval need not be over.
         """
@@ -111,9 +110,7 @@ class Interest:
         return node_id in self._wanted
 
     def take(self, now_ms: int, reachable: Iterable[bytes]) -> bytes | None:
-        """Return the node that gets the next job: of those reachable, the one served longest ago. None if no node wants
-        one.
-        """
+        """Return the node that gets the next job, None if none wants one: the reachable one served longest ago."""
         there = set(reachable)
         for node_id, (count, until_ms) in list(self._wanted.items()):
             if until_ms <= now_ms:

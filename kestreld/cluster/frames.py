@@ -72,7 +72,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Messages as types and bodies. `sent_at_ms` is on the sender's steady clock."""
+    """Messages of one frame, as types and bodies. `sent_at_ms` is on the sender's steady clock."""
 
     sent_at_ms: int
     messages: tuple[tuple[int, bytes], ...]
@@ -274,9 +274,7 @@ def _pack_hello(hello: Hello, nonce: bytes, *, has_secret: bool) -> bytes:
 
 
 def _read_hello(body: bytes) -> tuple[Hello, bool]:
-    """Return the HELLO, and True if its sender has a secret. Bytes after the known fields are of later versions and
-    ignored.
-    """
+    """Return the HELLO, and True if its sender has a secret. Bytes after the known fields are of later versions."""
     if len(body) < _HELLO.size:
         raise LinkRefused("a HELLO that is too short")
     has_secret, node_id, run_id, _, port, bus_port, host_bytes = _HELLO.unpack_from(body)

@@ -59,9 +59,7 @@ class GotJob:
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Further nodes that may hold the job. The receiver gets no copy by this, so a late message cannot bring a job
-    back.
-    """
+    """Further nodes that may hold the job. It makes no copy at the receiver, so a late one brings no job back."""
 
     job_id: bytes
     owners: tuple[bytes, ...]
@@ -85,9 +83,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class SetAck:
-    """The job is acknowledged. `owners` are those that the sender knows, () = it never held the job. Answered with
-    GotAck.
-    """
+    """The job is acknowledged. `owners`: those the sender knows, () = it never held the job. Answered with GotAck."""
 
     job_id: bytes
     owners: tuple[bytes, ...]
@@ -95,9 +91,7 @@ class SetAck:
 
 @dataclass(frozen=True, slots=True)
 class GotAck:
-    """Confirmation that the sender will not deliver the job. `is_known`: it holds the job; `owners`: those that it
-    knows.
-    """
+    """Confirmation that the sender will not deliver the job. `is_known`: it holds the job; `owners`: those it knows."""
 
     job_id: bytes
     is_known: bool
@@ -262,9 +256,7 @@ class FoundKey:
 
 @dataclass(frozen=True, slots=True)
 class WatchJob:
-    """The sender's clients wait for the end of this job. Answered with JobEnded once the end is known, or if the job is
-    not known.
-    """
+    """The sender's clients wait for the end of this job. Answered with JobEnded, at once if the job is not known."""
 
     job_id: bytes
 

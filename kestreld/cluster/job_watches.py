@@ -151,9 +151,7 @@ class JobWatches:
             watch.awaited.discard(node.id)
 
     def moves_away(self, job_id: bytes) -> None:
-        """Keep watching a job that is about to be another node's. Other nodes repeat their requests and find it
-        there.
-        """
+        """Keep watching a job that will be another node's. Other nodes repeat their requests, and find it there."""
         of_others = [watched.pop(job_id) for watched in self._for_others.values() if job_id in watched]
         clients = [told for told in self._jobs.take_watches(job_id) if told not in of_others]
         if clients:

@@ -200,9 +200,7 @@ class Joining:
             self._relink(node, node.rival.address)
 
     def arrived(self, peer: Hello, address: NodeAddress, now_ms: int) -> str:
-        """Check a link that has come from a process, which listens at `address`. Return why it is refused, "" = it is
-        not.
-        """
+        """Check a link from a process that listens at `address`. Return why it is refused, "" = it is not."""
         myself = self.table.myself
         if peer.node_id == myself.id:
             if peer.run_id == myself.run_id:

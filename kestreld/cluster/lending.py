@@ -31,8 +31,7 @@ def _comes_back(job: Job) -> bool:
     """Return True if a job that another node lends is only remembered here: the sender could not lend a job that is
     still on its way from here, or this node's own.
 
-    This node had let go of it; or it was on its way to this node, and after a start it was unknown whether it had been
-    delivered since.
+    This node had let go of it; or it was on its way here, and a start did not know whether it had been delivered.
     """
     return job.state == LET_GO or (job.state == ACTIVE and not job.terms.retry_ms and job.terms.owners != NOBODY)
 
@@ -97,9 +96,7 @@ class Lending:
         self._remind(job)
 
     def woken(self, job: Job) -> None:
-        """Repeat the message for a job that was not answered in time, or take a lent job back if its receiver
-        is down.
-        """
+        """Repeat the message that was not answered in time, or take a lent job back if its receiver is down."""
         self._jobs.wake_at_end(job)
         if self._is_taker_away(job):
             self._take_back(job.id)
@@ -114,9 +111,7 @@ class Lending:
                 self._say_stored(job, node)
 
     def _is_taker_away(self, job: Job) -> bool:
-        """Return True if a job was lent to a node that is down. `went_down` is not called for a node that has not come
-        up since the start.
-        """
+        """Return True if a job is lent to a node that is down, even one that has not come up since this one started."""
         taker = self._lent.get(job.id)
         if taker is None or self._is_held_back():
             return False

@@ -80,8 +80,7 @@ class Membership(Joining):
         sent_at_ms: int,
         now_ms: int,
     ) -> Pong | None:
-        """Handle a message on a link that its sender has opened, or a PONG on ours. Return the answer for the same
-        link.
+        """Handle a message on a link that its sender has opened, or a PONG on ours. Return the answer on that link.
 
         `address` is where the sender listens; `sent_at_ms` is on its clock.
         """

@@ -266,7 +266,7 @@ class NodeTable:
         return node_id in self._forgotten
 
     def lift_ban(self, node_id: bytes) -> None:
-        """Let a node come back: the operator wants it."""
+        """Let a forgotten node come back."""
         self._forgotten.pop(node_id, None)
 
     def lift_bans(self) -> None:

@@ -218,9 +218,7 @@ class Replicating:
             self._achieved(pending)
 
     def stored(self, sender: Node, job_id: bytes) -> bool:
-        """Handle an offered job with RETRY 0 that the sender has stored. Return True if the sender is the node that
-        gets it.
-        """
+        """Let the sender have an offered RETRY 0 job that it has stored. Return False if it is no longer offered."""
         pending = self._pending.get(job_id)
         if pending is None or not pending.replication.confirm(sender.id):
             return False
@@ -285,7 +283,7 @@ class Replicating:
     # Copies of other nodes' jobs
 
     def repl_job(self, sender: Node, message: ReplJob) -> None:
-        """Keep a copy. Without an answer, if this node cannot take it, the sender asks another node."""
+        """Keep a copy, or give no answer if this node cannot take it: the sender then asks another node."""
         copy, jobs, peers = message.copy, self._jobs, self._peers
         job = jobs.find(copy.job_id)
         if job is None:

@@ -49,9 +49,7 @@ class Requeueing:
     # This node's timers
 
     def may_queue(self, job: Job, now_ms: int) -> bool:
-        """Return True if a job that is due, or due in NOTICE_MS, may be queued now. Never before its holders have been
-        told.
-        """
+        """Announce a job to its holders NOTICE_MS before it is due. Return True once it is due and was announced."""
         jobs, peers = self._jobs, self._peers
         at_ms = job.requeue_at_ms
         if self._is_held_back():
@@ -121,9 +119,7 @@ class Requeueing:
         self._carry_out(reaction, sender, job, message)
 
     def _leave_it_to_the_greater(self, sender: Node, job: Job) -> None:
-        """Settle two announcements of the same job: the lesser node withdraws its own and waits for the other's
-        requeue.
-        """
+        """Settle two announcements of the same job: the lesser node withdraws its own and waits for the other."""
         if is_greater(sender.id, self._jobs.node_id, job.id):
             del self._announced[job.id]
             self._jobs.ask_at(job, self._jobs.now_ms + 2 * NOTICE_MS)

@@ -15,8 +15,7 @@ ELSEWHERE: Final = "elsewhere"  # another node has the job: not an end for waiti
 class Tombstones:
     """Ends of jobs that are no longer here.
 
-    In parts: one large dictionary would block the node whenever it grows, and its oldest entry would lie behind all
-    deleted ones.
+    In parts: one large dictionary would block the node when it grows, and its oldest entry be behind deleted ones.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -231,9 +231,7 @@ class CopiedJobs(Jobs):
         return None
 
     def lend(self, job: Job, owners: int) -> None:
-        """Mark a job that is delivered at most once as LENT to the other node of `owners`, which may still
-        decline it.
-        """
+        """Mark a job that is delivered at most once as LENT to the other node of `owners`, which may decline it."""
         if job.state == ACTIVE:
             self.memory.delivered_once -= 1
         elif job.state == DELAYED:
@@ -244,8 +242,7 @@ class CopiedJobs(Jobs):
     def keep_for_itself(self, job: Job) -> None:
         """Make a job this node's own: queue it, or wait for the end of its delay.
 
-        Either the node to which the job was LENT will never deliver it, or the giver of a BORROWED job has let go of
-        it.
+        Either the node to which the job was LENT will never deliver it, or the giver has let go of a BORROWED job.
         """
         due_at_ms = job.created_at_ms + job.terms.delay_s * 1000
         if job.terms.delay_s and due_at_ms > self.now_ms:
@@ -308,9 +305,7 @@ class CopiedJobs(Jobs):
     # Queues
 
     def delete_all(self, queue: JobQueue) -> Iterator[int]:
-        """Delete the jobs that a queue has now, waiting ones first. Yields the number deleted so far, after
-        each step.
-        """
+        """Delete the jobs that a queue has now, waiting ones first. Yields the number deleted so far at each step."""
         deleted = 0
         newest = max(self.last_ctime, self.now_ms << CTIME_BITS)  # loaded jobs are older than now
         while self.has(queue) and queue.jobs.count and queue.jobs.first().ctime <= newest:

@@ -8,9 +8,7 @@ class Copies:
     """Receiver of changes to jobs whose terms name `owners`, so that those nodes do not queue them, too."""
 
     def may_queue(self, job: Job, now_ms: int) -> bool:
-        """Return True if a job that is due, or due in `NOTICE_MS`, may be queued again. If not, its next wake-up has
-        been planned.
-        """
+        """Return True if a job that is due, or soon will be, may be queued again. If not, plan its next wake-up."""
         return True
 
     def woken(self, job: Job, now_ms: int) -> None:

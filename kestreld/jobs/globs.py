@@ -4,9 +4,7 @@ import re
 
 
 class Glob:
-    """A pattern, matched in time proportional to the name: each part between two stars is taken where it is found
-    first.
-    """
+    """A pattern, matched in time proportional to the name: each part between two stars is taken at its first match."""
 
     __slots__ = ("_lengths", "_parts", "text")
 
@@ -61,9 +59,7 @@ def _char(text: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _bracket(text: bytes, at: int) -> tuple[bytes, int]:
-    """Return the set that begins behind a `[`, and the index after it. Without a `]` it extends to the end of the
-    pattern.
-    """
+    """Return the set behind a `[`, and the index after it. Without a `]` it extends to the end of the pattern."""
     is_negated = text[at : at + 1] == b"^"
     at += is_negated
     chars = set[int]()

@@ -123,9 +123,7 @@ class AofImport:
                 yield None
 
     def _must_be_ours(self, saved: SavedJob) -> None:
-        """Raise JournalFailed for copies of a cluster that this node does not belong to: each node would
-        deliver them.
-        """
+        """Raise JournalFailed for copies of a cluster that this node is not in: each node would deliver them."""
         if len(saved.nodes) > 1 and self._jobs.node_id not in saved.nodes and is_alive(saved, self._jobs.now_ms):
             raise JournalFailed(
                 self.reader.path,

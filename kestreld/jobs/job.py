@@ -141,8 +141,7 @@ class JobTerms:
     def told_moves(self) -> int:
         """The number of moves, as far as a log has to record it, else 0.
 
-        The moves of a job that only one node holds are never compared, and a dead letter is known to have been moved
-        once.
+        Moves of a job that only one node holds are never compared, and a dead letter is known to have one.
         """
         return self.moves if self.moves > 1 and self.owners else 0
 

@@ -16,16 +16,13 @@ _FORM: Final = re.compile(rb"D-[!-~]{8}-[!-~]{24}-[!-~]{4}")
 def is_job_id(word: bytes) -> bool:
     """Return True if a word has the form of a job id.
 
-    As in Disque, other characters count as digits, but they must be visible here: ids are lines of replies and go to
-    other nodes.
+    As in Disque, other characters count as digits; here they must be visible, as ids are parts of replies.
     """
     return _FORM.fullmatch(word) is not None
 
 
 def ttl_field(ttl_s: int, retry_s: int) -> bytes:
-    """Return the last 5 characters of an id: the TTL in minutes, odd for delivery at least once, even for at
-    most once.
-    """
+    """Return the last 5 characters of an id: the TTL in minutes, odd for at-least-once delivery, else even."""
     minutes = min(ttl_s // 60, TTL_MINUTES_MAX)
     return b"-%04x" % (minutes | 1 if retry_s else minutes & ~1)
 

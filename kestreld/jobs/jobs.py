@@ -87,8 +87,7 @@ class Jobs(JobStore):
     def take_over(self, job: Job, *, is_queued: bool) -> None:
         """Take in a job of another server with its id, which is unknown here.
 
-        Unless it `is_queued` there, it is queued when its delay is over, else after its retry time, as if a worker had
-        it.
+        Unless it `is_queued` there, it is queued after its delay, else after its retry time, as if a worker had it.
         """
         terms, now_ms = job.terms, self.now_ms
         queue, memory = terms.queue, self.memory
@@ -240,9 +239,7 @@ class Jobs(JobStore):
         return terms.dead is None and 0 <= most < job.nacks + job.deliveries
 
     def bury(self, job: Job, reason: bytes) -> bool:
-        """Move a job to the dead-letter queue of its queue, and queue it there; False if there are too many queues for
-        that.
-        """
+        """Move a job to its queue's dead-letter queue, and queue it there; False if there are too many queues."""
         terms = job.terms
         origin = terms.queue
         dead = DeadLetter(origin.name, reason, self.now_ms)
@@ -346,9 +343,7 @@ class Jobs(JobStore):
             waiter.consumer.served(waiter, job)
 
     def wait(self, consumer: JobConsumer, queues: list[JobQueue], globs: list[Glob], wait_ms: int) -> JobWaiter:
-        """Let a client wait for one job of these queues or of queues that match these patterns; `wait_ms` 0 =
-        forever.
-        """
+        """Let a client wait for one job of these queues, or of queues that match a pattern; `wait_ms` 0 = forever."""
         now_ms = self.clock.monotonic_ms
         self._waiter_number += 1
         waiter = JobWaiter(consumer, now_ms + wait_ms if wait_ms else FOREVER_MS, now_ms, self._waiter_number)

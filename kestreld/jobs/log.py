@@ -260,8 +260,7 @@ class LogWriter(Committed):
 class JobLog(JobListener):
     """Listener that turns changes of jobs into records, and knows which segments are still needed.
 
-    A segment is needed while one before it, or it itself, has a job that is not done: its records may be about that
-    job.
+    A segment is needed while it, or one before it, has a job that is not done: its records may be about that job.
     """
 
     def __init__(self, writer: LogWriter, node_sets: NodeSets) -> None:
@@ -297,9 +296,7 @@ class JobLog(JobListener):
         self.added(job)
 
     def found(self, jobs_in: dict[int, int], keys_until_ms: dict[int, int], paused_in: dict[bytes, int]) -> None:
-        """Set the counts that recovery has found: live jobs and key expiry by segment, and the segments of pauses by
-        queue.
-        """
+        """Set what recovery has found: live jobs and key expiry by segment, and the segment of each queue's pause."""
         self._jobs_in, self._keys_until_ms, self._paused_in = jobs_in, keys_until_ms, paused_in
 
     def changed(self, job: Job) -> None:

@@ -75,9 +75,7 @@ class RewriteRules:
 
 
 class LogMaintenance(Scheduled):
-    """Maintenance of one log, from when it is begun or read until `leave`. `is_fresh`: it does not yet hold all
-    jobs.
-    """
+    """Maintenance of one log, from its start or recovery until `leave`. `is_fresh`: it does not yet hold all jobs."""
 
     def __init__(
         self,

@@ -142,11 +142,9 @@ class JobRecovery:
         return offset
 
     def _apply(self, buffer: bytes, at: int, base: int) -> tuple[int, int]:
-        """Apply some records of a chunk that begins at `base`. JOB records are handled here: they are most of a start's
-        time.
+        """Apply some records of a chunk that begins at `base`. JOBs are handled here: they are most of a start's time.
 
-        Returns where the records end, and `_MORE`, 0 at the end of the chunk, or the code of `checked_job_end` for a
-        bad one.
+        Returns their end, and `_MORE`, 0 at the end of the chunk, or the code of `checked_job_end` for a bad one.
         """
         size, number, shared = len(buffer), self._number, self._shared
         parts, at_ms, shared_at_ms = self.state.jobs.parts, 0, 0
@@ -308,9 +306,7 @@ class JobRecovery:
     # The end of it
 
     def _cut(self, place: int, end: int) -> None:
-        """Cut off the bytes after `end`, and set later segments aside. Raises JournalCorrupt if they are damage, not a
-        torn tail.
-        """
+        """Cut off a torn tail at `end`, and set later segments aside. Raises JournalCorrupt if it is damage instead."""
         state = self.state
         one = state.found.segments[place]
         buffer = self._files.read_file(one.path)[: one.used_bytes]

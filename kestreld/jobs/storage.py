@@ -30,9 +30,7 @@ Done = Callable[[str], None]  # told why something has failed; "" = it has not
 
 
 class JobStorage:
-    """The log in the spool's folder `.jobs`. `stopped`: the reason for which it cannot be read; no jobs are served
-    then.
-    """
+    """The log in the spool's folder `.jobs`. `stopped`: the reason why it cannot be read; no jobs are served then."""
 
     def __init__(self, engine: Engine, jobs: Jobs, spool: str, *, sync_ms: int | None, segment_bytes_max: int) -> None:
         """`sync_ms` and `segment_bytes_max` are as for a queue's journal."""
@@ -258,8 +256,7 @@ class JobStorage:
     def import_aof(
         self, path: str, done: Done, *, may_cut: bool = True, members: Callable[[], frozenset[bytes]] = frozenset
     ) -> None:
-        """Import the jobs of an append-only file of Disque, and move it aside once they are in the log, if there is
-        one.
+        """Import the jobs of an append-only file of Disque, and move it aside once they are in the log, if any.
 
         `may_cut` is as for `load`. With `restores_queues` jobs that were queued are queued again. `members` returns the
         other nodes of the cluster, once it is known.
@@ -386,9 +383,7 @@ class JobStorage:
         done(self.refusal or ("the log could not be written" if maintenance.is_fresh else ""))
 
     def close(self, until_us: int | None = None) -> None:
-        """Write and sync the log, waiting at most until the stopwatch says `until_us`. No client is served any
-        longer.
-        """
+        """Write and sync the log, until the stopwatch says `until_us` at most. No client is served any longer."""
         leaving, maintenance = self._leaving, self.maintenance
         if leaving is not None and not leaving.is_left:
             self._put_on_disk(leaving, until_us, is_all=False)

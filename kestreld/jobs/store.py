@@ -311,9 +311,7 @@ class JobStore:
         self.listener = listener
 
     def keep_back(self, *, wanted: bool) -> None:
-        """Set whether jobs that are delivered at most once are kept back, because a start might not know that they were
-        queued.
-        """
+        """Set whether jobs delivered at most once are kept back: a restart might not know that they were queued."""
         self.keeps_back = wanted
         if self._kept_back and not wanted:
             self._alarm.set(self.clock.monotonic_ms)
@@ -400,9 +398,7 @@ class JobStore:
         return is_doubtful
 
     def put_back(self, job_id: bytes) -> None:
-        """Queue a restored job as it was when the server was stopped; a shared one only after its other holders were
-        asked.
-        """
+        """Queue a restored job that was queued at the stop; for a shared one, ask its other holders first."""
         job = self.table.get(job_id)
         if job is None or job.state == QUEUED:
             return
@@ -425,9 +421,7 @@ class JobStore:
     # All of them
 
     def clear(self) -> Iterator[None]:
-        """Remove all jobs and queues. The returned iterator dismisses waiting clients and frees memory, in
-        short steps.
-        """
+        """Remove all jobs and queues. The returned iterator dismisses waiting clients and frees memory, in steps."""
         table, queues, timers, keys = self.table, self.queues, self.timers, self.keys
         self.table, self.queues, self.timers, self.keys = Table(), Table(), Timers(), ClientKeys()
         self.listed = self.collected_in = self.collected_out = 0

@@ -131,9 +131,7 @@ class Timers:
     # Entries of jobs that have gone
 
     def tidy(self, jobs_count: int) -> None:
-        """Sweep some entries, if most are of jobs that are gone. Called when jobs are added while the timers are
-        `is_untidy`.
-        """
+        """Sweep some entries, if most are of jobs that are gone. To be called when jobs are added while `is_untidy`."""
         if self._sweeping is None:
             if self.entries <= 2 * jobs_count + IDLE_ENTRIES_MAX:
                 self.is_untidy = False

@@ -13,8 +13,7 @@ T = TypeVar("T")
 class AckOnReceive(Derived[QItem, T]):
     """Answer made of an item that is set aside: the item is done when `result` or `await` hands it out.
 
-    `take` and `take_async` end its open read. If that has ended already, the item is in the queue again and the answer
-    is None.
+    `take` and `take_async` end its open read; if that is over already, the item is queued and the answer None.
     """
 
     def __init__(

@@ -214,9 +214,7 @@ class Answer(Future[T]):
             self.set_exception(problem)
 
     def _invoke_callbacks(self) -> None:
-        """Call each callback once, even if this is interrupted and repeated. Latches come first, so that no thread
-        waits forever.
-        """
+        """Call each callback once, even if interrupted and repeated. Latches come first, so that all threads wake."""
         for latch in self._latches:
             if latch.locked():
                 latch.release()
@@ -230,9 +228,7 @@ class Answer(Future[T]):
             self._make_own_calls()
 
     def tell_again(self) -> None:
-        """Notify all waiting threads and callbacks: the code that settled the answer may have been interrupted before
-        it did.
-        """
+        """Notify waiting threads and callbacks again: the code that settled the answer may have been interrupted."""
         self._invoke_callbacks()
 
 

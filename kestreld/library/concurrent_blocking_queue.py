@@ -79,9 +79,7 @@ class ConcurrentBlockingQueue(MemoryQueue[T]):
         self._bring_together()
 
     def _return_now(self, item: T) -> bool:
-        """Put an item back above the limit, unless a consumer waits: the interrupted thread may be the one that counts
-        the room.
-        """
+        """Put an item back above the limit unless a consumer waits: the interrupted thread may be counting the room."""
         if any(map(is_waiting, self._line.copy())):
             return False
         if self._free_slots is not None:

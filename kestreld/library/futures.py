@@ -130,9 +130,7 @@ def _nobody() -> None:
 
 
 class Seat:
-    """Place of an ItemFuture in a line. Once nobody can ask for the future any longer, its place is skipped, and soon
-    `left`.
-    """
+    """Place of an ItemFuture in a line. Once nobody can ask for the future, its place is skipped, and soon `left`."""
 
     def __init__(self, wait: ItemFuture, left: Callable[[Waiter], object]) -> None:
         self.waiter: Waiter | None = None  # the waiter in the line
@@ -140,9 +138,7 @@ class Seat:
         self._left = left
 
     def settled(self) -> None:
-        """Drop the reference to the settled future, so that its end makes no call: an exception there would reach
-        nobody.
-        """
+        """Drop the reference to the settled future: an exception in the call at its end would reach nobody."""
         self._wait = _nobody
 
     def _is_empty(self, _: object) -> None:

@@ -10,8 +10,7 @@ T = TypeVar("T")
 
 
 def hand_over(reading: Reading, fetch: Callable[[], T], holder: int = 0) -> T:
-    """Return the result of `fetch`. If a foreign exception interrupts that, the item it has opened returns to the
-    queue.
+    """Return the result of `fetch`. If a foreign exception interrupts that, the opened item returns to the queue.
 
     `holder` is the loop or block that holds the item; 0 = the caller; LEASED = the caller, until its lease is over.
 

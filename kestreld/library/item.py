@@ -22,9 +22,7 @@ class QItem(NamedTuple):
 
 
 def item_from(record: bytes, errors: Mapping[int, int], owner: object = None) -> QItem:
-    """Make an item of a record. `errors` are the failures of its reader's items, by id. With an owner it is an open
-    read.
-    """
+    """Make an item of a record. `errors`: failures of the reader's items, by id. With an owner it is an open read."""
     add_at_ms, expire_at_ms = _times(record)
     data = record[PUT_HEADER_BYTES:]
     if owner is None and not errors:

@@ -83,8 +83,7 @@ class JournalReader(Counted):
         return item
 
     def read(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> OpenReadBlock:
-        """Return an item for a `with` block, None if there is none: committed if the block succeeds, else passed to
-        `unget`.
+        """Return an item for a `with` block, None if there is none: committed if that succeeds, else passed to `unget`.
 
         Without a deadline or a timeout in seconds it does not wait.
         """
@@ -171,9 +170,7 @@ class JournalReader(Counted):
         return self.reading.flush()
 
     def discard_expired(self, limit: int = -1) -> int:
-        """Drop expired items at the head, at most `limit`. Return how many. Expired items are never delivered in any
-        case.
-        """
+        """Drop expired items at the head, at most `limit`. Return how many. They are never delivered in any case."""
         return self.reading.discard_expired(checks.whole(limit, "limit", -1))
 
     def evict_waiters(self) -> None:

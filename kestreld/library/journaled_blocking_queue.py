@@ -34,9 +34,7 @@ class _JournaledQueue(Protocol):
 
 
 class _OneReader(Closing, Counted, Generic[T]):
-    """The base of both. Items are bytes in the journal, converted by `encode` and `decode`. Closing it closes the
-    queue.
-    """
+    """The base of both. Items are bytes in the journal, by `encode` and `decode`. `close` closes the queue."""
 
     def __init__(self, queue: _JournaledQueue, encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> None:
         """Raises ReaderUnknown for a queue whose readers have names."""
@@ -96,9 +94,7 @@ class _OneReader(Closing, Counted, Generic[T]):
 
 
 class JournaledBlockingQueue(_OneReader[T]):
-    """A durable BlockingQueue: an item is done once it is handed out. After `close` it gives no items: they stay in the
-    journal.
-    """
+    """A durable BlockingQueue: an item is done once handed out. When closed it gives none: they stay in the journal."""
 
     def get(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[T | None]:
         """Return an answer for the next item. It is None if there is no item until the deadline (ms since the epoch),

@@ -111,8 +111,7 @@ class JournaledQueue(Closing):
         error_handler: ErrorHandler | None = None,
         on_expired: ExpiredHandler | None = None,
     ) -> JournalReader:
-        """Return the reader of that name, created if there is none. Arguments that are None leave an existing reader
-        unchanged.
+        """Return the reader of that name, created if there is none. None leaves a setting of an existing one as it is.
 
         `config` sets limits and expiry of the reader, over those of the queue. `error_handler` is called for each item
         that is given back, `on_expired` for each that expires: see JournalReader. Raises BadQueueName, or ReaderUnknown

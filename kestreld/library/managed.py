@@ -9,9 +9,7 @@ from kestreld.errors import QueueClosed
 
 
 class Closing:
-    """A queue that is closed at the end of `with` and `async with`. Closing may wait for the disk, even in the
-    latter.
-    """
+    """A queue that is closed at the end of `with` and `async with`. Both may wait for the disk at their end."""
 
     @property
     def is_closed(self) -> bool:

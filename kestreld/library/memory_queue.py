@@ -112,9 +112,7 @@ class MemoryQueue(Closing, Counted, Generic[T]):
         return self._max_items is not None and len(self) >= self._max_items
 
     def task_done(self) -> None:
-        """Mark an item that was taken as dealt with. Raises TaskUnknown if that was done for all items that
-        were put.
-        """
+        """Mark an item that was taken as dealt with. Raises TaskUnknown if that was done for all items put."""
         self._tasks.finish()
 
     def join(self, timeout: float | None = None) -> bool:

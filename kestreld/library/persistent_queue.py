@@ -98,9 +98,7 @@ class PersistentQueue(Closing, Counted):
         self._must_be_stored(self.add(value, expiry, delay=delay, key=key))
 
     def cancel(self, key: str | bytes) -> bool:
-        """Drop the item that was added with a key, if it is not due yet; the key is free again. False if there
-        is none.
-        """
+        """Drop the item that was added with a key, if it is not due yet, and free the key. False if there is none."""
         known = checks.key(key, "key")
         return not self._closed and self._spool.cancel(self._reader, known)
 
@@ -127,8 +125,7 @@ class PersistentQueue(Closing, Counted):
         return item
 
     def read(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> OpenReadBlock:
-        """Return an item for a `with` block, None if there is none: done if the block succeeds, the head again if it
-        raises.
+        """Return an item for a `with` block, None if there is none: done if that succeeds, the head again if it raises.
 
         Without a deadline or a timeout in seconds it does not wait.
         """
@@ -156,9 +153,7 @@ class PersistentQueue(Closing, Counted):
         return self._reading.flush()
 
     def discard_expired(self, limit: int = -1) -> int:
-        """Drop expired items at the head, at most `limit`. Return how many. Expired items are never delivered in any
-        case.
-        """
+        """Drop expired items at the head, at most `limit`. Return how many. They are never delivered in any case."""
         return self._reading.discard_expired(checks.whole(limit, "limit", -1))
 
     def unremove(self, xid: int) -> None:

@@ -133,9 +133,7 @@ class Reading:
         return items
 
     def take_if(self, is_wanted: Callable[[QItem], bool]) -> QItem | None:
-        """Take the head item if `is_wanted` is true for it, which is called without the lock; otherwise the
-        item stays.
-        """
+        """Take the head item if `is_wanted`, which is called without the lock, is true for it; else the item stays."""
         while (head := self._head()) is not None:
             if not is_wanted(item_from(head, self.reader.retries)):
                 return None
@@ -233,9 +231,7 @@ class Reading:
         return item
 
     def with_lease(self, act: Callable[[Reader, int], bool], token: int) -> tuple[bool, CommitFuture | None]:
-        """Call `act` in a turn, on what the token leases. Return its result, and the future of the commit to
-        wait for.
-        """
+        """Call `act` in a turn, on what the token leases. Return its result, and the commit's future to wait for."""
         reader, one = self.reader, leases.item_of(token)
         with self.spool.lock, self._turn:
             if self.is_over or reader.deleted:
@@ -305,9 +301,7 @@ class Reading:
             self._return_left()
 
     def look_for_left(self) -> None:
-        """Return the open reads of loops that were left, unless another thread has done so. It does not wait for the
-        disk.
-        """
+        """Return the open reads of loops that were left, unless that is done already. It does not wait for the disk."""
         with suppress(KestrelError), self.spool.lock:
             if self.left:
                 self._return_left_in_turn()
@@ -342,9 +336,7 @@ class Reading:
         return {xid for xid, thread in self.opened.items() if thread != WAITS or xid in served}
 
     def resume(self, is_waiting: Callable[[Reader, int], bool]) -> list[Waiter]:
-        """Continue after the queue was rebuilt: waits that were served keep their items. Return the waiters that wait
-        on.
-        """
+        """Continue after the queue was rebuilt: waits that were served keep their items. Return the other waiters."""
         reader, again = self.reader, list[Waiter]()
         if reader.queue.in_memory:
             reader.return_lost(self._at_risk)
@@ -576,9 +568,7 @@ class Reading:
         return True
 
     def _put_again(self, item: QItem) -> None:
-        """Put an item again, for this reader only, whose end is in the journal already. If that end fails, so does this
-        put.
-        """
+        """Put an item again for this reader, whose end is in the journal already. If that end fails, so does this."""
         queue = self.reader.queue
         with self.spool.lock, self._turn:
             if self.spool.is_over or self.reader.deleted:

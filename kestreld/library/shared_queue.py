@@ -110,7 +110,7 @@ class SharedQueue(Closing, Counted):
         """Take the head item; None if there is none.
 
         In a transaction it is only set aside, until `confirm_remove` or `unremove` with its xid, or until this process
-        or the server dies.
+        or the server ends.
         """
         return self._receive(0, _fetch_mode(transaction))
 
@@ -134,7 +134,7 @@ class SharedQueue(Closing, Counted):
         self._spool.use(lambda server: server.asked(lambda there: there.flush(self._key)))
 
     def discard_expired(self) -> int:
-        """Drop expired items at the head. Return how many. Expired items are never delivered in any case."""
+        """Drop expired items at the head. Return how many. They are never delivered in any case."""
         return self._spool.use(lambda server: server.asked(lambda there: there.flush_expired(self._key)))
 
     def unremove(self, xid: int) -> None:

@@ -1,7 +1,6 @@
 """The kestreld of a spool that several processes share: joined through its Unix socket, or started if none runs.
 
-A server that was started here belongs to no process: it runs until it is stopped, even after the process that started
-it has ended.
+A server that was started here belongs to no process: it runs until it is stopped, even after its starter has ended.
 """
 
 import re
@@ -57,8 +56,7 @@ class SharedSpool:
         self._files.close_inherited(re.compile(re.escape(f"{self.path}/{STARTING}")))
 
     def use(self, do: Callable[[Server], T]) -> T:
-        """Return the result of `do` on the spool's server, or on the next one if that was gone before anything could be
-        done.
+        """Return the result of `do` on the spool's server, or on the next one if that had gone before it did anything.
 
         Raises SpoolLocked, SpoolUnusable, ServerRefused or ConnectionLost.
         """

@@ -158,8 +158,7 @@ class Spool:
                 pass
 
     def end_turn(self, queue: Queue | None = None) -> CommitFuture | None:
-        """Commit the turn's changes. The returned future, if any, is to be waited for without the lock before the
-        caller answers.
+        """Commit the turn's changes. The returned future is to be waited for, without the lock, before the answer.
 
         Raises JournalFailed if the changes to `queue` were undone because they could not be written.
         """
@@ -510,9 +509,7 @@ _all: Final[WeakSet[Spool]] = WeakSet()
 
 @call_in_child
 def _leave_to_parent() -> None:
-    """In a forked child: drop all spools, and close their descriptors, because one of them would keep the parent's
-    lock.
-    """
+    """In a forked child: drop all spools, and close their descriptors, one of which would keep the parent's lock."""
     global _opening
     _opening = Lock()
     _closing.clear()

@@ -36,8 +36,7 @@ class Turns(Protocol):
 class Turn:
     """A turn, with the lock held. It is complete when it ends, even by an exception of ours.
 
-    Any other exception, such as a signal handler's, may come anywhere: then the incomplete turn is undone before the
-    next one begins.
+    Any other exception, such as a signal handler's, may come anywhere: the next turn first undoes this one.
     """
 
     __slots__ = ("_queue", "_turns")

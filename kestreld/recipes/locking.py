@@ -112,7 +112,7 @@ class LockingQueue:
         self._put([checked_messages(messages)], timeout)
 
     def batch(self, messages_max: int = 100, bytes_max: int = 65536) -> Batch:
-        """Collect small messages in a `with` block, and put up to `messages_max`, or `bytes_max` bytes, as one
+        """Collect small messages in a `with` block; put `messages_max`, or `bytes_max` bytes, each time as one
         value.
         """
         return Batch(self.put_batch, messages_max, bytes_max)
@@ -200,8 +200,7 @@ class LockingQueue:
     def get_many(self, count: int = 100, timeout: float | None = 0.0) -> list[bytes]:
         """Take up to `count` of the oldest messages under one lock, waiting until there is one. Otherwise like `get`.
 
-        `timeout` limits the wait for messages. If there are some, the call waits for another reader's lock, up to
-        `lock_expiry`.
+        `timeout` is for messages: if there are some, another reader's lock is waited for, up to `lock_expiry`.
         """
         checks.whole(count, "count", 1)
         retries = Retries(timeout)
@@ -243,8 +242,7 @@ class LockingQueue:
         return self._read is None or not is_same_run(self._tail.parsed(tail), self._read)
 
     def _take_locked(self, count: int) -> bool:
-        """Take messages and move the tail by cas, so that a reader that has lost its lock takes nothing another has
-        taken.
+        """Take messages and move the tail by cas: a reader that has lost its lock takes nothing that another has taken.
 
         True = look again: something was taken or changed. False = there is nothing to take now.
         """
@@ -284,9 +282,7 @@ class LockingQueue:
         return True
 
     def _begin_epoch(self) -> bool:
-        """Begin an epoch, so that its loss is noticed even if nothing is put meanwhile. False = a writer has
-        the lock.
-        """
+        """Begin an epoch, so that its loss is noticed even if nothing is put. False = a writer has the lock."""
         lock = Lock(self._server, self._write_key, self._lock_expiry_s)
         if not lock.acquire(0.0):
             return False
@@ -297,9 +293,7 @@ class LockingQueue:
         return True
 
     def _pass_absent(self, numbers: range, unique: bytes) -> bool:
-        """Pass numbers without messages, which were evicted or whose writer is gone. A writer that has the lock may
-        still write.
-        """
+        """Pass numbers whose messages were evicted or whose writer is gone. One that has the lock may still write."""
         tail = numbers.start
         writer = Lock(self._server, self._write_key, self._lock_expiry_s).holder()
         if self._awaited is None or self._awaited[0] != tail:
@@ -368,9 +362,7 @@ class LockedWriter:
         self._spare = 0  # known room for messages: nobody else adds any meanwhile
 
     def put(self, message: bytes) -> None:
-        """Add a message. Raises as LockingQueue.put, and LockLost if the block took longer than the lock: nothing was
-        added.
-        """
+        """Add a message. Raises as LockingQueue.put, and LockLost, with nothing added, if the lock has expired."""
         checks.data(message, "message")
         self.put_batch([message])
 

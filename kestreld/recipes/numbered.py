@@ -47,7 +47,7 @@ class NumberedQueue:
             return [self._put([message], claim) for message in several]
 
     def batch(self, messages_max: int = 100, bytes_max: int = 65536) -> Batch:
-        """Collect small messages in a `with` block, and put up to `messages_max`, or `bytes_max` bytes, as one
+        """Collect small messages in a `with` block; put `messages_max`, or `bytes_max` bytes, each time as one
         value.
         """
         return Batch(self.put_batch, messages_max, bytes_max)
@@ -153,9 +153,7 @@ class Claim:
         return position_of(count)
 
     def give_up(self) -> None:
-        """Close the numbers that are left, so that no reader waits for them. If that fails, readers close them
-        later.
-        """
+        """Close the numbers that are left, so that no reader waits for them. If this fails, readers do it later."""
         while self.left:
             self._next += 1
             self._close(self._next - 1)
@@ -195,9 +193,7 @@ class LogQueue(NumberedQueue):
 
 
 class RingQueue(NumberedQueue):
-    """A ring of a fixed number of messages: a new one overwrites the oldest. A reader that is lapped learns by how
-    much.
-    """
+    """A ring of a fixed number of messages: a new one overwrites the oldest. A lapped reader learns by how much."""
 
     def __init__(
         self,

@@ -20,9 +20,7 @@ ATTEMPTS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Position of a message: its epoch, and its number there, from 0. `part`: its index in a batch that is stored as
-    one.
-    """
+    """Position of a message: its epoch, its number there, from 0, and `part`, its index in a batch."""
 
     epoch: int
     number: int

@@ -64,9 +64,7 @@ class LogReader:
 
     @property
     def position(self) -> Position | None:
-        """Position of the next message; save it as str to continue from there later. None = no counter was
-        found yet.
-        """
+        """Position of the next message; save it as str to continue there later. None = no counter was found yet."""
         return None if self._at is None else position_of(self._at, self._part)
 
     def lag(self) -> int:
@@ -247,9 +245,7 @@ class LogReader:
         return True
 
     def _give_up(self, at: int) -> bool:
-        """Close a number whose message was lost, or whose writer is late. False = the message has come at the last
-        moment.
-        """
+        """Close a number whose message was lost or whose writer is late. False = it has come at the last moment."""
         if self._marked >= MARKS_MAX:
             return True
         self._marked += 1

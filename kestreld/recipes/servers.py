@@ -104,9 +104,7 @@ class CacheServer:
         return client
 
     def _ask(self, send: Callable[[Any], T]) -> T:
-        """Send a command. Raises CacheAway (nothing was done), CacheRefused, or ConnectionLost: it may or may not have
-        been done.
-        """
+        """Send a command. Raises CacheAway (nothing was done), CacheRefused, or ConnectionLost (it may be done)."""
         client = self._connected()
         try:
             answer = send(client)

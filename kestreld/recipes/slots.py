@@ -37,9 +37,7 @@ class Slots:
         return {keys[key]: value for key, value in self.servers.get_many(keys).items()}
 
     def write(self, count: int, value: bytes, flags: int) -> bool:
-        """Store a value. False = there is one under this number already: it was closed, or overwritten by a
-        later lap.
-        """
+        """Store a value. False = there is one under this number already: it was closed, or has a later lap."""
         key = self.key(count)
         return self.servers.of(key).add(key, value, self._expire_s(flags), flags)
 
