@@ -289,7 +289,7 @@ def _list(value: RespValue) -> list[RespValue]:
 
 
 def fields_of(value: RespValue) -> dict[str, Shown] | None:
-    """Return a list of alternating keys and values as a dictionary; None = None."""
+    """Return a list of alternating keys and values as a dictionary, None as None."""
     if value is None:
         return None
     items = _list(value)

@@ -114,9 +114,10 @@ class JobClient:
         return self._do(commands.add(queue, body, self._timeout_ms, delay=delay, key=key, **options))
 
     def get(self, *queues: str | bytes, timeout: float | None = None, pattern: bool = False) -> Job | None:
-        """Take the oldest job of the first queue that has one. None after `timeout` seconds, None = wait forever.
+        """Take the oldest job of the first queue that has one, or wait for one.
 
-        With `pattern` the names are patterns such as `mail.*`.
+        Returns None after `timeout` seconds; `timeout` None = wait forever. With `pattern` the names are patterns such
+        as `mail.*`.
         """
         return next(iter(self.get_many(*queues, count=1, timeout=timeout, pattern=pattern)), None)
 
@@ -219,8 +220,9 @@ class JobClient:
         """Fetch a job for a `with` block; None if there is none within `timeout` seconds.
 
         The job is acknowledged if the block succeeds. If it fails, the job is given back, to be queued after `delay`
-        seconds or the server's default. An exception that is no Exception, such as Ctrl-C, does not count as a failure.
-        During the block a thread sends WORKING, at once and whenever 80 % of the retry time are over.
+        seconds or the server's default. A BaseException that is not an Exception, such as KeyboardInterrupt, does not
+        count as a failure. During the block a thread sends WORKING, at once and whenever 80 % of the retry time are
+        over.
         """
         fetch = partial(self.get, *queues, timeout=timeout, pattern=pattern)
         return JobWork(self, fetch, has_heartbeat=heartbeat, delay=delay)

@@ -104,7 +104,8 @@ class ServerPool:
         raise self._closed_by_us()
 
     def first(self, fetch: Callable[[Server, int], T | None], wait_ms: int | None) -> T | None:
-        """Return what the first server has that has anything; `fetch` waits there for some ms. None = the time is over.
+        """Return the result of the first server that has anything; `fetch` waits there for some ms. None = the time is
+        over.
 
         All servers are asked in random order; if none has anything, they are waited at in turn. `wait_ms` None =
         forever. Raises ServersAway.

@@ -70,8 +70,7 @@ class ClusterQueue:
 
     @contextmanager
     def read(self, wait_ms: int | None = 0, *, timeout: float | None = None) -> Iterator[bytes | None]:
-        """Take an item for a `with` block, None if there is none: confirmed if that succeeds, else returned to the
-        head.
+        """Take an item for a `with` block, None if there is none: confirmed if that succeeds, else the head again.
 
         Raises ConnectionLost at the end of the block if the item may be delivered again.
         """

@@ -326,7 +326,7 @@ class Federating:
             if self._tombstones.has(copy.job_id) or expires_in_ms(jobs, copy, sender) <= 0:
                 return
             job = job_of(jobs, copy, sender, owners)
-            # With a time, as the log may keep this record only, and not that it was queued.
+            # With a requeue time, because the log may keep only this record, and not that it was queued.
             jobs.keep(job, COPY, jobs.requeue_at_ms(job.terms))
         elif job.state == ACKED:
             self._say_acked(sender, job.id)

@@ -11,8 +11,8 @@ from kestreld.jobs.copied_jobs import CopiedJobs
 from kestreld.jobs.store import JITTER_MS
 
 SLOW_MS: Final = 500  # an answer to a PING that takes longer
-# Between the times at which the holders of a job would queue it, should the others fail. Chance moves each of two by up
-# to JITTER_MS: what is left is for the message that says that one of them has.
+# Between the times at which two holders of a job would queue it if the others failed. Jitter moves each time by up to
+# JITTER_MS; the rest is for the message that says that one of them has queued it.
 GAP_MS: Final = 2 * JITTER_MS + 250
 
 

@@ -211,7 +211,7 @@ class Job:
         self.terms = terms
 
     def logged(self, segment: int) -> None:
-        """Note the segment of the log, or the first that may be, which has the job."""
+        """Note the segment of the log that has the job; it may be a later one."""
         self.segment = segment
 
     def drop_body(self) -> None:

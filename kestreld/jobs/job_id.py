@@ -16,7 +16,7 @@ _FORM: Final = re.compile(rb"D-[!-~]{8}-[!-~]{24}-[!-~]{4}")
 def is_job_id(word: bytes) -> bool:
     """Return True if a word has the form of a job id.
 
-    As in Disque, other characters count as digits; here they must be visible, as ids are parts of replies.
+    As in Disque, other characters count as digits; here they must be visible, because ids go into replies.
     """
     return _FORM.fullmatch(word) is not None
 

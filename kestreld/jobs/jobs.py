@@ -124,7 +124,7 @@ class Jobs(JobStore):
     # Queueing and giving back
 
     def may_be_queued(self, job: Job) -> bool:
-        """Return True if a job may be queued: it is not, and if its retry time is 0 it has never been."""
+        """Return True if a job may be queued: it is not queued now and, with a retry time of 0, never was."""
         state = job.state
         return state == DELAYED or (state in (ACTIVE, COPY) and job.terms.retry_ms > 0)
 

@@ -56,7 +56,7 @@ class ClientKeys:
             del part[key]
 
     def remember(self, key: bytes, job_id: bytes, until_ms: int) -> None:
-        """Restore the key of a job that is gone from a log."""
+        """Restore from a log the key of a job that is gone."""
         if self.find(key, 0) is None:
             self.add(key, job_id)
             self._end((until_ms, key, job_id))

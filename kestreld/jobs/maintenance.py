@@ -25,7 +25,7 @@ ROUND_MS: Final = 1000
 AGAIN_MS: Final = 60_000  # after a rewrite that was given up
 REWRITTEN_AT_ONCE: Final = 256
 UNWRITTEN_BYTES_MAX: Final = 1 << 20  # a rewrite waits for the disk beyond this
-SEGMENTS_MAX: Final = 64  # small ones, as each start begins one
+SEGMENTS_MAX: Final = 64  # small ones, because each start begins one
 
 
 class Engine:

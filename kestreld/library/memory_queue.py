@@ -72,7 +72,7 @@ class MemoryQueue(Closing, Counted, Generic[T]):
         refuse_in_child(self)
 
     def put(self, item: T) -> bool:
-        """Documented in BlockingQueue, like the next three."""
+        """Add an item: see BlockingQueue, also for `get`, `poll` and `close`."""
         raise NotImplementedError
 
     def get(self, deadline_at_ms: int | None = None, *, timeout: float | None = None) -> Answer[T | None]:

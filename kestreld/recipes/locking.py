@@ -57,7 +57,7 @@ class LockingQueue:
 
         `waiting_max`: number of waiting messages from which a put raises TooManyWaiting. `message_expiry`: lifetime of
         a message in whole seconds, read or not; 0 = until memory is needed. `delete_after_reading` False: messages that
-        were read are left to that, too. `compress_from_bytes`: size from which values are compressed; None = never.
+        were read stay until then, too. `compress_from_bytes`: size from which values are compressed; None = never.
         `on_missed` is called instead of raising MessagesMissed in a get.
         """
         self.name = name
@@ -112,9 +112,7 @@ class LockingQueue:
         self._put([checked_messages(messages)], timeout)
 
     def batch(self, messages_max: int = 100, bytes_max: int = 65536) -> Batch:
-        """Collect small messages in a `with` block; put `messages_max`, or `bytes_max` bytes, each time as one
-        value.
-        """
+        """Collect small messages in a `with` block; put up to `messages_max`, or `bytes_max` bytes, as one value."""
         return Batch(self.put_batch, messages_max, bytes_max)
 
     def _put(self, values: Sequence[Sequence[bytes]], timeout: float | None) -> None:

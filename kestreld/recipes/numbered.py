@@ -47,9 +47,7 @@ class NumberedQueue:
             return [self._put([message], claim) for message in several]
 
     def batch(self, messages_max: int = 100, bytes_max: int = 65536) -> Batch:
-        """Collect small messages in a `with` block; put `messages_max`, or `bytes_max` bytes, each time as one
-        value.
-        """
+        """Collect small messages in a `with` block; put up to `messages_max`, or `bytes_max` bytes, as one value."""
         return Batch(self.put_batch, messages_max, bytes_max)
 
     def claim(self, count: int = 1) -> "Claim":
