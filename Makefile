@@ -23,7 +23,7 @@ MAKE_VENV = PIP_QUIET=1 $(PYTHON) -m venv --upgrade-deps
 
 MAKEFLAGS += --no-print-directory
 .PHONY: check help setup demo run lint test test-all test-long test-compiled test-spark test-clients test-delta screens fuzz simulate fresh-seeds prove \
-    compiled wheel bench bench-growth bench-compiled bench-spark bench-report completions man spark report
+    compiled wheel bench bench-growth bench-compiled bench-spark bench-report completions man pages spark report
 
 check: lint test ## format, lint, types, layers and the quick tests (default)
 
@@ -241,6 +241,9 @@ bench-report: $(INSTALLED) ## docs/benchmarks.md and its plots, from benchmarks/
 
 completions: $(INSTALLED) ## completions/ for bash, zsh and fish, from the command tree
 	@$(BIN)/python -m kestrelctl.description completions
+
+pages: $(INSTALLED) ## the tables of figures in docs/protocol.md
+	@$(BIN)/python -m tests.support.reference
 
 man: $(INSTALLED) ## the man pages of kestrelctl, from the command tree
 	@$(BIN)/python -m kestrelctl.description man

@@ -4,18 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from typing import Final, Protocol
 
+from kestreld.figures import OF_CACHE, compiled
+
 Figures = Sequence[tuple[str, int | str]]
-# Figures of the cache among the server's, and memcached's names for them.
-OF_CACHE: Final = {
-    "cache_items": "curr_items",
-    "cache_bytes": "bytes",
-    "cache_limit_bytes": "limit_maxbytes",
-    "cache_hits": "get_hits",
-    "cache_misses": "get_misses",
-    "cache_sets": "cmd_set",
-    "cache_evictions": "evictions",
-    "cache_expired": "reclaimed",
-}
+_read_cache: Final[Callable[[dict[str, int]], tuple[int, ...]]] = compiled("cache", (one.read for one in OF_CACHE))
 
 
 class JobTotals(Protocol):
@@ -58,8 +50,7 @@ class ServerStats:
         """Return the figures named in `OF_CACHE`; none without a cache."""
         if self.cache_figures is None:
             return []
-        figures = self.cache_figures()
-        return [(name, figures[key]) for name, key in OF_CACHE.items()]
+        return [(one.key, value) for one, value in zip(OF_CACHE, _read_cache(self.cache_figures()), strict=True)]
 
     def of_jobs(self) -> list[tuple[str, int]]:
         """Return the totals of the last `adding_up`; none without jobs."""

@@ -39,6 +39,7 @@ from kestreld.journal.records import (
     sync_record,
 )
 from kestreld.queues.keys import digest_of
+from tests.support import reference
 from tests.support.accounts import quick_hash
 from tests.support.daemon import READY, running_daemon
 from tests.support.sources import sources
@@ -303,6 +304,10 @@ def test_protocol_page_names_every_stat(tmp_path: Path) -> None:
     }
     assert {"uptime", "items", "children"} <= keys
     assert keys - in_backticks("docs/protocol.md") == set()
+
+
+def test_pages_that_are_made_of_the_code_are_up_to_date() -> None:
+    assert reference.PAGE.read_text() == reference.rendered(reference.PAGE.read_text()), "make pages"
 
 
 def test_configuration_page_and_example_name_every_setting() -> None:

@@ -10,31 +10,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kestrelctl.shell.exit_codes import ExitCode
+from kestreld.figures import OF_QUEUES, in_json
 
-# The stats the console uses, in the order of a `Figures` and of the servers' lines. Old Kestrels lack some.
-# oldest_at_ms: time the head was put, server's clock, 0 = nothing waits; DUMP_STATS has oldest_ms instead.
-KEYS: Final = (
-    "items",
-    "bytes",
-    "total_items",
-    "logsize",
-    "expired_items",
-    "mem_items",
-    "mem_bytes",
-    "age",
-    "discarded",
-    "waiters",
-    "open_transactions",
-    "oldest_at_ms",
-    "full",
-    "journal_failed",
-    "stopped",
-    "delayed",
-    "retrying",
-    "leased",
-    "next_due_at_ms",  # 0 = nothing is due; DUMP_STATS has next_due_ms instead
-)
-# DUMP_STATS omits the last of them for a queue without held items; older servers have none of them.
+# The figures that the console shows, in the order of a `Figures` and of the servers' lines. Old Kestrels lack some.
+_SHOWN: Final = {column: one for column, one in in_json(OF_QUEUES).items() if one.console}
+KEYS: Final = tuple(_SHOWN)
+# The last of them are left out of DUMP_STATS for a queue that has none, and older servers have none at all.
 HELD_COUNT: Final = 4
 NO_HELD: Final = (0,) * HELD_COUNT
 # The same for queues of jobs; None = not reported by an older server.
@@ -72,8 +53,7 @@ _ITEMS: Final = KEYS.index("items")
 _OLDEST: Final = KEYS.index("oldest_at_ms")
 _NEXT_DUE: Final = KEYS.index("next_due_at_ms")
 _BAD: Final = (KEYS.index("journal_failed"), KEYS.index("stopped"))
-_DUMPED_NAMES: Final = {"oldest_at_ms": "oldest_ms", "next_due_at_ms": "next_due_ms"}
-_DUMPED_KEYS: Final = tuple(_DUMPED_NAMES.get(key, key) for key in KEYS)
+_DUMPED_KEYS: Final = tuple(one.key for one in _SHOWN.values())
 
 
 @dataclass(slots=True)

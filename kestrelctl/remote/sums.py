@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kestreld.client.blocks import Cell, QueueBlock
+from kestreld.figures import OF_QUEUES
 
-# Figures of which the largest counts: a sum of ages means nothing, and of states the worst counts.
-LARGEST: Final = frozenset({"age", "oldest_ms", "sync_us", "full", "journal_failed", "stopped"})
-OF_ONE_SERVER: Final = frozenset({"head_id", "next_id"})
+# How figures of two servers become one; None = they mean something on one server only.
+SUMS: Final = {one.key: one.over_servers for one in OF_QUEUES}
 
 
 def sum_blocks(servers: Sequence[Iterable[QueueBlock]]) -> list[QueueBlock]:
@@ -19,14 +19,14 @@ def sum_blocks(servers: Sequence[Iterable[QueueBlock]]) -> list[QueueBlock]:
         for block in blocks:
             total = sums.setdefault(str(block["queue"]), {"queue": block["queue"]})
             for key, value in block.items():
-                if key not in OF_ONE_SERVER and key != "queue":
+                if key != "queue" and SUMS.get(key, int.__add__) is not None:
                     total[key] = _sum(key, total[key], value) if key in total else value
     return list(sums.values())
 
 
 def _sum(key: str, one: Cell, other: Cell) -> Cell:
     if isinstance(one, int) and isinstance(other, int):
-        return max(one, other) if key in LARGEST else one + other
+        return (SUMS.get(key) or int.__add__)(one, other)
     if key == "children":
         return ",".join(sorted({*str(one).split(","), *str(other).split(",")}))
     return one if one == other else f"{one},{other}"

@@ -4,12 +4,13 @@ None of our own per-queue keys ends in _items _bytes _age _discarded or _logsize
 those endings off. With `compat: kestrel-1` there are Kestrel's keys only.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from kestreld import __version__
 from kestreld.config.config import Compat
+from kestreld.figures import HELD, KESTREL, KESTREL_SERVER, OF_SERVER, OURS, TROUBLE, Figure, compiled
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
@@ -17,78 +18,50 @@ from kestreld.stats import Figures, ServerStats, Totals
 
 Sees = Callable[[str], bool]
 
-GUIDE_SERVER_KEYS: Final = 15
-GUIDE_QUEUE_KEYS: Final = 11
 STEP_QUEUES: Final = 32
-HELD_KEYS: Final = (
-    *("delayed", "retrying", "leased", "next_due_ms", "leases_expired", "confirms_late"),
-    *("keys", "keys_refused", "keys_forgotten", "dead_letters"),
+_OF_READER: Final = "reader, queue, journal, held, keys, items, head, now_ms"
+_read_server: Final[Callable[..., tuple[int | str, ...]]] = compiled(
+    "collection, commit, stats, sums, totals, queues, uptime_ms, now_ms, version", (one.read for one in OF_SERVER)
 )
+
+
+def reading(figures: Iterable[Figure]) -> Callable[[Reader], tuple[int, ...]]:
+    """A function that reads these figures of a reader, in their order; instants are those of the wall clock."""
+    read: Callable[..., tuple[int, ...]] = compiled(_OF_READER, (one.read for one in figures))
+
+    def values(reader: Reader) -> tuple[int, ...]:
+        queue = reader.queue
+        return read(reader, queue, queue.journal, reader.held, reader.keys, reader.items, reader.head(), 0)
+
+    return values
+
+
+def _shown(figures: Iterable[Figure]) -> Callable[..., tuple[tuple[str, int], ...]]:
+    """Keys and values as `stats` shows them."""
+    return compiled(_OF_READER, (f"({one.key!r}, {one.shown})" for one in figures if one.key))
+
+
+_KESTREL = _shown(KESTREL)
+_PLAIN, _WITH_HELD = _shown((*KESTREL, *OURS, *TROUBLE)), _shown((*KESTREL, *OURS, *HELD, *TROUBLE))
 
 
 def queue_figures(reader: Reader, now_ms: int, *, guide_only: bool = False, sees: Sees | None = None) -> Figures:
     """Figures of one queue. `oldest_ms` is known once `Reader.seek_head` has found the head."""
-    queue, journal = reader.queue, reader.queue.journal
+    queue, held, keys = reader.queue, reader.held, reader.keys
     if queue.dirty:  # if clean: a commit has counted everything
         queue.flush_counters()
-    items, oldest_at_ms = reader.items, reader.oldest_at_ms()
+    has_held = held is not None or keys is not None or reader.dead_letters
+    shown = _KESTREL if guide_only else _WITH_HELD if has_held else _PLAIN
     figures: list[tuple[str, int | str]] = [
-        ("items", items),
-        ("bytes", reader.data_bytes),
-        ("total_items", reader.total_items),
-        ("logsize", journal.needed_bytes(reader.head()) if journal is not None and journal.segments else 0),
-        ("expired_items", reader.expired_items),
-        ("mem_items", len(reader.window)),
-        ("mem_bytes", reader.mem_bytes),
-        ("age", reader.age_ms if items else 0),
-        ("discarded", reader.discarded),
-        ("waiters", reader.wait_queue.waiting),
-        ("open_transactions", len(reader.open)),
-        ("transactions", reader.opened_items),
-        ("canceled_transactions", reader.aborted_items),
-        ("total_flushes", reader.flushes),
-        ("move_refused", reader.move_refused),
-        ("oldest_ms", max(now_ms - oldest_at_ms, 0) if oldest_at_ms else 0),
-        ("head_id", reader.head()),
-        ("next_id", queue.next_id),
-        ("segments", len(journal.segments) if journal is not None else 0),
-        ("sync_us", journal.sync_us if journal is not None else 0),
-        ("full", int(reader.is_full())),
-        *held_figures(reader),
-        ("journal_failed", int(journal is not None and journal.failed is not None)),
-        ("stopped", int(queue.stopped is not None)),
+        *shown(reader, queue, queue.journal, held, keys, reader.items, reader.head(), now_ms)
     ]
-    if guide_only:
-        del figures[GUIDE_QUEUE_KEYS:]
-        if queue.stopped is not None:  # never the case in Kestrel: no client expects its figures
-            figures.append(("stopped", 1))
+    if guide_only and queue.stopped is not None:  # never the case in Kestrel: no client expects its figures
+        figures.append(("stopped", 1))
     if not reader.label:
         children = sorted(child.name for child in queue.readers.values() if child.label and _is_seen(child.name, sees))
         if children:
             figures.append(("children", ",".join(children)))
     return figures
-
-
-def held_figures(reader: Reader) -> list[tuple[str, int]]:
-    """Figures of items with a time or an owner of their own; empty for a queue that never had any."""
-    held, keys = reader.held, reader.keys
-    if held is None and keys is None and not reader.dead_letters:
-        return []
-    now_ms = reader.queue.clock.monotonic_ms
-    failed = len(held.failed) if held is not None else 0
-    next_at_ms = held.next_at_ms() if held is not None else None
-    return [
-        ("delayed", len(held.later) - failed if held is not None else 0),
-        ("retrying", failed),
-        ("leased", held.leased if held is not None else 0),
-        ("next_due_ms", max(next_at_ms - now_ms, 0) if next_at_ms is not None else 0),
-        ("leases_expired", held.expired_leases if held is not None else 0),
-        ("confirms_late", held.late_confirms if held is not None else 0),
-        ("keys", len(keys) if keys is not None else 0),
-        ("keys_refused", keys.refused if keys is not None else 0),
-        ("keys_forgotten", keys.forgotten if keys is not None else 0),
-        ("dead_letters", reader.dead_letters),
-    ]
 
 
 def _is_seen(name: str, sees: Sees | None) -> bool:
@@ -139,41 +112,21 @@ def adding_up(collection: QueueCollection) -> Generator[None, None, Sums]:
     return sums
 
 
+def read_server(collection: QueueCollection, stats: ServerStats, sums: Sums) -> tuple[int | str, ...]:
+    """Values of the figures in OF_SERVER, in their order."""
+    clock = collection.clock
+    uptime_ms = clock.monotonic_ms - stats.started_at_ms
+    queues = len(collection.readers) + sum(name not in collection.readers for name in collection.broken)
+    found = (collection, collection.commit, stats, sums, sums.totals, queues)
+    return _read_server(*found, uptime_ms, clock.wall_ms, __version__)
+
+
 def server_figures(collection: QueueCollection, stats: ServerStats, sums: Sums) -> Figures:
     """Kestrel's global stats, then what operators need beyond them."""
-    clock, commit, totals = collection.clock, collection.commit, sums.totals
-    sets = totals.parent_items - collection.moved_in + stats.child_sets + stats.refused_sets
-    figures: list[tuple[str, int | str]] = [
-        ("uptime", (clock.monotonic_ms - stats.started_at_ms) // 1000),
-        ("time", clock.wall_ms // 1000),
-        ("version", __version__),
-        ("curr_items", sums.items),
-        ("total_items", totals.put_items),
-        ("bytes", sums.data_bytes),
-        ("curr_connections", stats.curr_connections),
-        ("total_connections", stats.total_connections),
-        ("cmd_get", totals.fetched_items + stats.missed_gets),
-        ("cmd_set", sets),
-        ("cmd_peek", stats.peeks),
-        ("get_hits", totals.fetched_items),
-        ("get_misses", stats.missed_gets),
-        ("bytes_read", stats.bytes_read),
-        ("bytes_written", stats.bytes_written),
-        ("rejected_connections", stats.rejected_connections),
-        ("auth_cmds", stats.logins),
-        ("auth_errors", stats.failed_logins),
-        ("queue_creates", collection.created),
-        ("queue_deletes", collection.deleted),
-        ("expired_items", totals.expired_items),
-        ("journal_bytes", sums.journal_bytes),
-        ("journals_failed", sums.journals_failed),
-        ("queues_stopped", sums.queues_stopped),
-        ("syncs", commit.syncs),
-        ("sync_us_mean", commit.sync_us_total // commit.syncs if commit.syncs else 0),
-        ("sync_us_max", commit.sync_us_max),
-    ]
+    values = read_server(collection, stats, sums)
+    shown = [(one.key, value) for one, value in zip(OF_SERVER, values, strict=True) if one.key]
+    if collection.config.compat is Compat.KESTREL_1:
+        return shown[: len(KESTREL_SERVER)]
     if stats.admin_address:
-        figures.append(("admin", stats.admin_address))
-    figures += [*stats.of_cache(), *stats.of_jobs()]
-    strict = collection.config.compat is Compat.KESTREL_1
-    return figures[:GUIDE_SERVER_KEYS] if strict else figures
+        shown.append(("admin", stats.admin_address))
+    return [*shown, *stats.of_cache(), *stats.of_jobs()]

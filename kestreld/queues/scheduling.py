@@ -23,6 +23,11 @@ class Scheduling(Progress):
 
     __slots__ = ()
 
+    def next_due_at_ms(self) -> int:
+        """Instant of the wall clock at which the next item is due or lease ends; 0 = nothing is held."""
+        due_ms, clock = self.held.next_at_ms() if self.held is not None else None, self.family.clock
+        return clock.wall_ms - clock.monotonic_ms + due_ms if due_ms is not None else 0
+
     # Startup and stop
 
     def _restore_held(self, due: dict[int, Due]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kestreld.server.admin import job_metrics
-from kestreld.server.admin.metrics import OF_QUEUES
+from kestreld.server.admin.metrics import METRICS
 from kestreld.server.disque.figures import COLUMNS
 from tests.support.daemon import running_daemon
 
@@ -47,7 +47,7 @@ def test_the_commands_on_the_page_work(tmp_path):
 
 def test_the_page_names_every_metric_of_queues():
     shown = set(re.findall(r"`(?:kestrel_queue)?_(\w+)`", PAGE.read_text()))
-    assert {name for _, name, _, _, _ in OF_QUEUES} <= shown
+    assert {one.metric for one in METRICS.values()} <= shown
 
 
 def test_the_page_names_every_metric_of_jobs_and_every_column():

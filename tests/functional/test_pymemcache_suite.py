@@ -42,7 +42,12 @@ def outcome(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> ET.Elem
     command += ["-p", "tests.support.no_queues", "--junitxml=report.xml", "-m", "integration", "-k", CHOSEN]
     command += [str(suite), "--server", "127.0.0.1", "--port", str(daemon.port)]
     run = subprocess.run(
-        command, cwd=folder, env={**environment(), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100
+        command,
+        cwd=folder,
+        env={**environment(), "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     print(run.stdout.strip().splitlines()[-1])
     assert run.returncode == 0, run.stdout + run.stderr

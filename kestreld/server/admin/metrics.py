@@ -7,49 +7,21 @@ trouble.
 import heapq
 import re
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Final
 
 from kestreld import __version__
 from kestreld.config.config import PerQueue
+from kestreld.figures import OF_CACHE, OF_QUEUES, OF_SERVER, Figure, in_json
 from kestreld.machine import ProcessUse
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import SYNC_BOUNDS_US
-from kestreld.queues.figures import Sees
+from kestreld.queues.figures import Sees, read_server
 from kestreld.server.admin.rows import AT, STEP_ROWS, Row, RowBook, name_of
 from kestreld.stats import ServerStats
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-# Column -> metric, type, help, divisor.
-OF_QUEUES: Final = (
-    ("items", "items", "gauge", "Items waiting.", 1),
-    ("bytes", "bytes", "gauge", "Bytes of data waiting.", 1),
-    ("mem_items", "mem_items", "gauge", "Items waiting in memory.", 1),
-    ("mem_bytes", "mem_bytes", "gauge", "Bytes of data waiting in memory.", 1),
-    ("logsize", "logsize_bytes", "gauge", "Bytes of the journal segments that the queue needs.", 1),
-    ("age", "age_seconds", "gauge", "How long the last fetched item had waited.", 1000),
-    ("oldest_at_ms", "oldest_seconds", "gauge", "How long the head item has waited; 0 if there is none.", 1000),
-    ("waiters", "waiters", "gauge", "Clients waiting for an item.", 1),
-    ("open_transactions", "open_reads", "gauge", "Items opened and neither closed nor aborted.", 1),
-    ("total_items", "puts_total", "counter", "Items put.", 1),
-    ("taken_items", "gets_total", "counter", "Items taken by a plain get.", 1),
-    ("transactions", "opens_total", "counter", "Items opened.", 1),
-    ("canceled_transactions", "aborts_total", "counter", "Open reads that were returned.", 1),
-    ("expired_items", "expired_total", "counter", "Items that expired.", 1),
-    ("discarded", "discarded_total", "counter", "Items dropped to make room.", 1),
-    ("total_flushes", "flushes_total", "counter", "Flushes.", 1),
-    ("journal_failed", "journal_failed", "gauge", "1 when journal writes are failing.", 1),
-    ("stopped", "stopped", "gauge", "1 when the journal is damaged and the queue is stopped.", 1),
-    ("delayed", "delayed", "gauge", "Items put for later that are not due yet.", 1),
-    ("retrying", "retrying", "gauge", "Items that have failed and are not due yet.", 1),
-    ("leased", "leased", "gauge", "Items leased to somebody.", 1),
-    ("next_due_at_ms", "next_due_seconds", "gauge", "Time until the next item is due or lease ends; 0 if none.", 1000),
-    ("leases_expired", "leases_expired_total", "counter", "Leases that ended by themselves.", 1),
-    ("confirms_late", "confirms_late_total", "counter", "Confirms that came too late.", 1),
-    ("keys", "keys", "gauge", "Keys remembered.", 1),
-    ("keys_refused", "keys_refused_total", "counter", "Puts whose key was known.", 1),
-    ("keys_forgotten", "keys_forgotten_total", "counter", "Keys forgotten early, beyond max_keys.", 1),
-    ("dead_letters", "dead_letters_total", "counter", "Items sent to move_failed_to or move_expired_to.", 1),
-)
+METRICS: Final = {column: one for column, one in in_json(OF_QUEUES).items() if one.metric}
 
 
 def label_of(name: str) -> str:
@@ -113,42 +85,13 @@ def render(
         if place % STEP_ROWS == 0:
             yield None
     now_ms = collection.clock.wall_ms
-    for column, name, kind, words, divisor in OF_QUEUES:
-        metric, at = f"kestrel_queue_{name}", AT[column]
-        yield f"# HELP {metric} {words}\n# TYPE {metric} {kind}\n"
+    for column, figure in METRICS.items():
+        metric, at = f"kestrel_queue_{figure.metric}", AT[column]
+        yield f"# HELP {metric} {figure.help}\n# TYPE {metric} {figure.metric_type}\n"
         for start in range(0, len(shown), STEP_ROWS):
-            some = zip(labels[start : start + STEP_ROWS], shown[start : start + STEP_ROWS], strict=True)
-            if column == "oldest_at_ms":
-                yield "".join(
-                    [
-                        f"{metric}{label}{max(now_ms - int(row[at]), 0) / 1000 if row[at] else 0}\n"
-                        for label, row in some
-                    ]
-                )
-            elif column == "next_due_at_ms":
-                yield "".join(
-                    [
-                        f"{metric}{label}{max(int(row[at]) - now_ms, 0) / 1000 if row[at] else 0}\n"
-                        for label, row in some
-                    ]
-                )
-            elif divisor == 1:
-                yield "".join([f"{metric}{label}{row[at]}\n" for label, row in some])
-            else:
-                yield "".join([f"{metric}{label}{int(row[at]) / divisor}\n" for label, row in some])
-
-
-# The figures of the cache -> metric, type, help.
-OF_CACHE: Final = {
-    "cache_items": ("kestrel_cache_items", "gauge", "Values in the cache."),
-    "cache_bytes": ("kestrel_cache_bytes", "gauge", "Memory of the values in the cache, keys and overhead included."),
-    "cache_limit_bytes": ("kestrel_cache_limit_bytes", "gauge", "Memory for values: cache_memory."),
-    "cache_hits": ("kestrel_cache_hits_total", "counter", "Keys asked for that had a value."),
-    "cache_misses": ("kestrel_cache_misses_total", "counter", "Keys asked for that had none."),
-    "cache_sets": ("kestrel_cache_sets_total", "counter", "Values stored."),
-    "cache_evictions": ("kestrel_cache_evictions_total", "counter", "Values dropped to make room."),
-    "cache_expired": ("kestrel_cache_expired_total", "counter", "Values that expired."),
-}
+            values = figure.metric_values(list(map(itemgetter(at), shown[start : start + STEP_ROWS])), now_ms)
+            some = zip(labels[start : start + STEP_ROWS], values, strict=True)
+            yield "".join([f"{metric}{label}{value}\n" for label, value in some])
 
 
 def total_metric(name: str, kind: str, words: str, value: float) -> str:
@@ -156,35 +99,22 @@ def total_metric(name: str, kind: str, words: str, value: float) -> str:
 
 
 def _server_part(book: RowBook, collection: QueueCollection, stats: ServerStats) -> str:
-    clock, sums, totals = collection.clock, book.sums, book.sums.totals
-    uptime_s = (clock.monotonic_ms - stats.started_at_ms) / 1000
-    parts = [
-        "# HELP kestrel_build_info The running version.\n# TYPE kestrel_build_info gauge\n"
-        f'kestrel_build_info{{version="{__version__}"}} 1\n',
-        total_metric("kestrel_uptime_seconds", "gauge", "Seconds since the start.", uptime_s),
-        total_metric("kestrel_queues", "gauge", "Queues, children included.", len(book.rows)),
-        total_metric("kestrel_items", "gauge", "Items waiting.", sums.items),
-        total_metric("kestrel_bytes", "gauge", "Bytes of data waiting.", sums.data_bytes),
-        total_metric("kestrel_journal_bytes", "gauge", "Bytes of all journals on disk.", sums.journal_bytes),
-        total_metric("kestrel_journals_failed", "gauge", "Journals whose writes are failing.", sums.journals_failed),
-        total_metric("kestrel_queues_stopped", "gauge", "Queue families with a damaged journal.", sums.queues_stopped),
-        total_metric("kestrel_connections", "gauge", "Memcache connections.", stats.curr_connections),
-        total_metric("kestrel_connections_total", "counter", "Memcache connections accepted.", stats.total_connections),
-        total_metric(
-            "kestrel_rejected_connections_total", "counter", "Memcache connections refused.", stats.rejected_connections
-        ),
-        total_metric("kestrel_puts_total", "counter", "Items put, children included.", totals.put_items),
-        total_metric("kestrel_gets_total", "counter", "Items fetched.", totals.fetched_items),
-        total_metric("kestrel_missed_gets_total", "counter", "Gets that found nothing.", stats.missed_gets),
-        total_metric("kestrel_expired_total", "counter", "Items that expired.", totals.expired_items),
-        total_metric("kestrel_read_bytes_total", "counter", "Bytes read from memcache clients.", stats.bytes_read),
-        total_metric("kestrel_written_bytes_total", "counter", "Bytes sent to memcache clients.", stats.bytes_written),
-        total_metric("kestrel_logins_total", "counter", "Password logins, failed ones included.", stats.logins),
-        total_metric("kestrel_failed_logins_total", "counter", "Failed password logins.", stats.failed_logins),
-        _syncs(collection),
-        *[total_metric(*OF_CACHE[name], value) for name, value in stats.of_cache()],
-    ]
-    return "".join(parts)
+    values = read_server(collection, stats, book.sums)
+    cache = zip(OF_CACHE, [value for _, value in stats.of_cache()], strict=False)
+    return "".join(
+        [
+            "# HELP kestrel_build_info The running version.\n# TYPE kestrel_build_info gauge\n"
+            f'kestrel_build_info{{version="{__version__}"}} 1\n',
+            *[_metric(one, value) for one, value in zip(OF_SERVER, values, strict=True) if one.metric],
+            _syncs(collection),
+            *[_metric(one, value) for one, value in cache],
+        ]
+    )
+
+
+def _metric(figure: Figure, value: int | str) -> str:
+    (shown,) = figure.metric_values([int(value)], 0)
+    return total_metric(f"kestrel_{figure.metric}", figure.metric_type, figure.help, shown)
 
 
 def process_part(use: ProcessUse | None, open_descriptors: int, max_descriptors: int) -> str:

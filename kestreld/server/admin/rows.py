@@ -7,48 +7,13 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Final
 
+from kestreld.figures import HELD, KESTREL, OF_QUEUES, OURS, TROUBLE, in_json
 from kestreld.queues.collection import QueueCollection
-from kestreld.queues.figures import HELD_KEYS, Sees, Sums, held_figures
+from kestreld.queues.figures import Sees, Sums, reading
 from kestreld.queues.reader import Reader
 from kestreld.stats import Totals
 
-# The names are those of `stats`, but for oldest_at_ms: the instant at which the head was added, 0 = nothing waits.
-COLUMNS: Final = (
-    "queue",
-    "items",
-    "bytes",
-    "total_items",
-    "logsize",
-    "expired_items",
-    "mem_items",
-    "mem_bytes",
-    "age",
-    "discarded",
-    "waiters",
-    "open_transactions",
-    "transactions",
-    "canceled_transactions",
-    "total_flushes",
-    "move_refused",
-    "taken_items",
-    "oldest_at_ms",
-    "head_id",
-    "next_id",
-    "segments",
-    "full",
-    "journal_failed",
-    "stopped",
-    "delayed",
-    "retrying",
-    "leased",
-    "next_due_at_ms",
-    "leases_expired",
-    "confirms_late",
-    "keys",
-    "keys_refused",
-    "keys_forgotten",
-    "dead_letters",
-)
+COLUMNS: Final = ("queue", *in_json(OF_QUEUES))
 AT: Final = {column: place for place, column in enumerate(COLUMNS)}
 STEP_QUEUES: Final = 32
 STEP_ROWS: Final = 500
@@ -71,47 +36,15 @@ def name_of(shown: str) -> str:
     return shown.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
+_read = reading(in_json((*KESTREL, *OURS, *TROUBLE)).values())
+_read_held = reading(HELD)
+_NOTHING_HELD: Final = (0,) * (len(HELD) - 1)  # but for the last, dead letters
+
+
 def _row(name: str, reader: Reader) -> Row:
-    queue, journal = reader.queue, reader.queue.journal
-    window, items, head = reader.window, reader.items, reader.head()
-    return (
-        shown_name(name),
-        items,
-        reader.data_bytes,
-        reader.total_items,
-        journal.needed_bytes(head) if journal is not None and journal.segments else 0,
-        reader.expired_items,
-        len(window),
-        reader.mem_bytes,
-        reader.age_ms if items else 0,
-        reader.discarded,
-        reader.wait_queue.waiting,
-        len(reader.open),
-        reader.opened_items,
-        reader.aborted_items,
-        reader.flushes,
-        reader.move_refused,
-        reader.taken_items,
-        reader.oldest_at_ms(),
-        head,
-        queue.next_id,
-        len(journal.segments) if journal is not None else 0,
-        int(reader.is_full()),
-        int(journal is not None and journal.failed is not None),
-        int(queue.stopped is not None),
-        *_held_columns(reader),
-    )
-
-
-def _held_columns(reader: Reader) -> tuple[int, ...]:
-    """Figures of held items. The next due time is an instant, which does not change by itself; 0 = none."""
     if reader.held is None and reader.keys is None:
-        return (0,) * (len(HELD_KEYS) - 1) + (reader.dead_letters,)
-    figures = dict(held_figures(reader))
-    clock = reader.queue.clock
-    due_ms = reader.held.next_at_ms() if reader.held is not None else None
-    figures["next_due_ms"] = clock.wall_ms - clock.monotonic_ms + due_ms if due_ms is not None else 0
-    return tuple([figures[key] for key in HELD_KEYS])
+        return (shown_name(name), *_read(reader), *_NOTHING_HELD, reader.dead_letters)
+    return (shown_name(name), *_read(reader), *_read_held(reader))
 
 
 def _signature(reader: Reader) -> Signature:
