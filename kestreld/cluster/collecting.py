@@ -51,7 +51,7 @@ class AckCollector:
     def acknowledge_unknown(self, job_id: bytes, ttl_ms: int) -> None:
         """Acknowledge a job that is not here for a client: another node may hold it."""
         peers = self._peers
-        # A job deleted here may still be held elsewhere; so may one whose FASTACK did not reach all nodes, or that
+        # A job that was deleted here may still be held elsewhere; so may one whose FASTACK did not reach all, or that
         # has expired by a clock that was set.
         if not peers.members or self._tombstones.is_known_to_all(job_id):
             return

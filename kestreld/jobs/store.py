@@ -384,7 +384,7 @@ class JobStore:
             if terms.key:
                 self.keys.add(terms.known_key, job.id)
         if is_doubtful or (state == ACTIVE and not terms.retry_ms):
-            # It may have been delivered, or an earlier start did not know that: it is never delivered again; its next
+            # It may have been delivered, as far as this or an earlier start knows: it never is again, and its next
             # owner's question is answered in the negative.
             job.come_back(ACTIVE, NEVER, job.nacks, job.deliveries, job.segment)
             self.memory.delivered_once += 1
