@@ -1,7 +1,7 @@
-"""Tables of every figure: its key, kind, meaning and metric. `stats`, DUMP_STATS, `/stats.json`, `/metrics`, the sums
-over several servers, the console and the reference pages are made of them.
+"""Tables of all figures of queues, the server and the cache: key, kind, meaning, metric, and how each is read.
 
-A new figure is an attribute of its owner and a row here.
+`stats`, DUMP_STATS, `/stats.json`, `/metrics`, the sums over several servers, the console's samples and the tables of
+docs/protocol.md are made of them. A new figure is an attribute of its owner and a row here.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 
 class Kind(Enum):
-    """What a figure counts or measures. An instant is shown as the time since or until then, in ms, by `stats`."""
+    """Meaning of a number. `stats` shows an instant as the time since or until then, in ms."""
 
     COUNTER = auto()
     GAUGE = auto()

@@ -39,7 +39,7 @@ from kestreld.journal.records import (
     sync_record,
 )
 from kestreld.queues.keys import digest_of
-from tests.support import reference
+from tests.support import code_map, reference
 from tests.support.accounts import quick_hash
 from tests.support.daemon import READY, running_daemon
 from tests.support.sources import sources
@@ -308,6 +308,15 @@ def test_protocol_page_names_every_stat(tmp_path: Path) -> None:
 
 def test_pages_that_are_made_of_the_code_are_up_to_date() -> None:
     assert reference.PAGE.read_text() == reference.rendered(reference.PAGE.read_text()), "make pages"
+    assert code_map.MAP.read_text() == code_map.rendered(), "make pages"
+
+
+def test_every_folder_of_modules_belongs_to_one_product_and_every_module_says_what_it_is() -> None:
+    packages = ("kestreld", "kestrelctl", "tui", "kestrelspark")
+    modules = [path for package in packages for path in (ROOT / package).rglob("*.py")]
+    folders = [folder for folders in code_map.PRODUCTS.values() for folder in folders]
+    assert sorted(folders) == sorted({path.parent.relative_to(ROOT).as_posix() for path in modules})
+    assert {path.name for path in modules if len(code_map.first_line(path)) > code_map.LINE_MAX} == set()
 
 
 def test_configuration_page_and_example_name_every_setting() -> None:
