@@ -45,7 +45,8 @@ lint: $(INSTALLED) ## format, lint, types and layers, without the tests
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports >$(VENV)/lint-imports.out 2>&1 || { cat $(VENV)/lint-imports.out >&2; exit 1; }
-	@echo "lint: format, ruff, mypy and import-linter passed"
+	@$(BIN)/python -m tests.support.wording
+	@echo "lint: format, ruff, mypy, import-linter and wording passed"
 
 # Two for each processor of a small machine: a third of the time they wait for servers, shells and disks.
 WORKERS = $$(n=$$(nproc); echo $$((n < 4 ? 2 * n : n)))
@@ -242,8 +243,9 @@ bench-report: $(INSTALLED) ## docs/benchmarks.md and its plots, from benchmarks/
 completions: $(INSTALLED) ## completions/ for bash, zsh and fish, from the command tree
 	@$(BIN)/python -m kestrelctl.description completions
 
-pages: $(INSTALLED) ## the tables of figures in docs/protocol.md
+pages: $(INSTALLED) ## docs/map.md, and the tables of figures in docs/protocol.md
 	@$(BIN)/python -m tests.support.reference
+	@$(BIN)/python -m tests.support.code_map
 
 man: $(INSTALLED) ## the man pages of kestrelctl, from the command tree
 	@$(BIN)/python -m kestrelctl.description man
