@@ -27,7 +27,7 @@ _@NAME@_data() {
 }
 @SETTINGS@
 @FUNCTIONS@
-# Replaces the autoloaded function of the same name: what it sets has to be set forevery later completion, too.
+# Replaces the autoloaded function of the same name: what it sets has to be set for every later completion, too.
 _@NAME@() {
     local curcontext=$curcontext program=${words[1]/#\~/$HOME}
     local -a typed=("${(@)words[2,-1]}")
