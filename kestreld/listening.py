@@ -102,9 +102,9 @@ def listen_for_jobs(
     if not sockets and not config.disque:
         return [], []
     # Not loaded by servers without jobs.
+    from kestreld.server.disque.assemble import disque_protocol, keep_id, keep_on_disk, new_jobs, open_bus
     from kestreld.server.disque.disque_nodes import NODES_NAME
     from kestreld.server.disque.node import ProcessFacts
-    from kestreld.server.disque.starting import disque_protocol, keep_id, keep_on_disk, new_jobs, open_bus
 
     ports = _open(network, config, sockets, config.disque or ())
     own = OwnProcess(service.collection.files)

@@ -15,13 +15,13 @@ import numpy as np
 from kestreld.errors import JournalCorrupt, SegmentsMissing
 from kestreld.journal import records
 from kestreld.journal.discovery import JournalFile
-from kestreld.journal.found_segments import records_in
 from kestreld.journal.kestrel import ops
 from kestreld.journal.kestrel.salvage import stretches
 from kestreld.journal.records import Due, FailedItem, Origin, Why
 from kestreld.journal.recovery import must_be_torn
-from kestreld.journal.salvage import Salvage
+from kestreld.journal.resync import Resync
 from kestreld.journal.segment import decode_header, parse_segment_name
+from kestreld.journal.segment_scan import records_in
 from kestrelspark.scanning import Block, blocks
 
 # In the order of Reason, from GOT_EVENT on.
@@ -188,7 +188,7 @@ def _salvaged(buffer: bytes, at: int, file: JournalFile, progress: Progress) -> 
             yield from () if damage is None else (damage,)
             return
     whole_from = whole_to = at
-    salvage = Salvage(buffer, at, progress.next_id, file.end_id)
+    salvage = Resync(buffer, at, progress.next_id, file.end_id)
     for record_type, start, end in salvage.pieces():
         if record_type > 0:
             whole_to = end

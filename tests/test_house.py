@@ -93,26 +93,26 @@ STATE: Final = {
     "kestreld/queues/family.py": ("Family",),
     "kestreld/queues/memory.py": ("Holding",),
     "kestreld/queues/notes.py": ("Holder", "Notes"),
-    "kestreld/queues/progress.py": ("Progress",),
-    "kestreld/queues/putting.py": ("Putting",),
+    "kestreld/queues/reader_progress.py": ("ReaderProgress",),
+    "kestreld/queues/queue_puts.py": ("QueuePuts",),
     "kestreld/queues/queue.py": ("Queue",),
     "kestreld/queues/reader.py": ("Reader",),
     "kestreld/queues/stream.py": ("Stream",),
     "kestreld/queues/waiters.py": ("Awaited", "Source"),
-    "kestreld/queues/window.py": ("Window",),
+    "kestreld/queues/reader_window.py": ("ReaderWindow",),
 }
 # Names that stand for objects of other classes wherever they have attributes of the same names.
 NOT_STATE: Final = {"collection", "counts", "command", "held", "note", "pending_commit", "problem", "template", "wait"}
 # Functions that set what is another's all the same, and why.
 MAY_SET: Final = {
-    ("kestreld/queues/putting.py", "put_at_once"): "a call for each reader would be 2 % of a put of the library",
+    ("kestreld/queues/queue_puts.py", "put_at_once"): "a call for each reader would be 2 % of a put of the library",
 }
 
 # Modules that import one another, TYPE_CHECKING included: three circles of three at most, each saying why where it is.
 CIRCLES: Final = [
     ["kestreld.jobs.job", "kestreld.jobs.job_queue", "kestreld.jobs.waiting"],
-    ["kestreld.queues.putting", "kestreld.queues.queue", "kestreld.queues.reader"],
-    ["kestreld.server.inflight", "kestreld.server.session", "kestreld.server.turn"],
+    ["kestreld.queues.queue_puts", "kestreld.queues.queue", "kestreld.queues.reader"],
+    ["kestreld.server.partial_items", "kestreld.server.session", "kestreld.server.turn"],
 ]
 
 

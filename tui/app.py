@@ -16,7 +16,7 @@ from kestrelctl.remote.client import NOBODY
 from kestrelctl.shell.exit_codes import Failure
 from kestreld.client.access import Login
 from kestreld.config.units import parse_duration_ms
-from tui.asking import Action
+from tui.admin_queries import Action
 from tui.commands import parse
 from tui.export import export
 from tui.figures import COLUMNS

@@ -9,7 +9,7 @@ from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from kestreld.client.access import Login
-from tui.asking import Asked, QueueDetails, Shown, ask_details
+from tui.admin_queries import Asked, QueueDetails, Shown, ask_details
 from tui.board import Board
 from tui.job_lists import JobList, JobState, ask_jobs
 from tui.journals import Check, JournalDetails, ask_journal, check_journal

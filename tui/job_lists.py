@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from tui.admin_port import AdminLost
-from tui.asking import Asked
+from tui.admin_queries import Asked
 
 JOBS_MAX: Final = 100
 PAGES_MAX: Final = 10  # pages fetched for a list: the server looks for matching jobs among all jobs, part by part

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tui.acting import ActingConsole
+from tui.actions import ActingConsole
 from tui.formats import printable
 from tui.job_table import JobTable
 from tui.screens.job_list import JobListScreen

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kestrelctl.remote.admin import path_of
 from tui.admin_port import AdminLost, AdminRefused
-from tui.asking import Asked
+from tui.admin_queries import Asked
 
 # Replies of an admin port that does not report journals, unlike the reply for a missing queue.
 NO_SUCH_PATH: Final = ("not found", "there is nothing of that name")

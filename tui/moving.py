@@ -17,7 +17,7 @@ from kestrelctl.remote.reader_api import NotReadable, open_reader_api
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.items import OpenItem, PutItem
 from tui.admin_port import AdminLost, AdminPort, AdminRefused
-from tui.asking import Asked, WaitingItem
+from tui.admin_queries import Asked, WaitingItem
 from tui.formats import printable
 
 # An item that is not chosen is held open, on its own connection, until the chosen ones behind it are done.

@@ -9,7 +9,7 @@ from kestrelctl.remote.client import NOBODY, KestrelClient
 from kestrelctl.shell.exit_codes import Failure
 from kestreld.client.access import Login
 from tui.admin_port import AdminLost, admin_port_of
-from tui.asking import Asked
+from tui.admin_queries import Asked
 from tui.feed import Feed
 from tui.journals import ask_reasons
 from tui.snapshots import JOB_KEYS, JobFigures, Outage, Snapshot, bad_queues, parse_dump

@@ -14,7 +14,7 @@ from kestreld.files import FileLayer
 from kestreld.journal import records
 from kestreld.journal.discovery import JournalFile, discover
 from kestreld.journal.kestrel.format import find_queues, queue_of, read_queue
-from kestreld.journal.known_readers import undone
+from kestreld.journal.reader_states import undone
 from kestreld.journal.record_reader import segment_records
 from kestreld.journal.recovery import survey
 from kestreld.journal.segment import parse_segment_name

@@ -14,13 +14,13 @@ from kestreld.client.blocks import Cell
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal import records
-from kestreld.journal.found_segments import find_segments
 from kestreld.journal.job_segments import parse_job_segment_name
 from kestreld.journal.kestrel.format import queue_of
 from kestreld.journal.kestrel.ops import NAMES, decode
 from kestreld.journal.kestrel.salvage import stretches
-from kestreld.journal.salvage import Salvage
+from kestreld.journal.resync import Resync
 from kestreld.journal.segment import TORN_MARK, decode_header, parse_segment_name
+from kestreld.journal.segment_scan import find_segments
 
 COLUMNS: Final = ["segment", "offset", "type", "queue", "id", "at", "bytes", "data_bytes", "checksum", "words"]
 OK: Final = "ok"
@@ -85,7 +85,7 @@ class Dump:
         yield from self._records(_Names(queue), buffer, at, first_id, is_newest=is_newest)
 
     def _records(self, names: "_Names", buffer: bytes, at: int, first_id: int, *, is_newest: bool) -> Iterator[Row]:
-        for record_type, start, end in Salvage(buffer, at, first_id, None).pieces():
+        for record_type, start, end in Resync(buffer, at, first_id, None).pieces():
             if record_type < 0:
                 continue
             row: Row = {"offset": start, "type": "", "bytes": end - start}

@@ -2,7 +2,6 @@
 
 from kestreld.cluster.job_messages import Death, JobCopy, Moved
 from kestreld.cluster.nodes import Node
-from kestreld.jobs.copied_jobs import CopiedJobs
 from kestreld.jobs.job import (
     ACTIVE,
     CREATED_UNITS,
@@ -14,9 +13,10 @@ from kestreld.jobs.job import (
     created_of,
     ctime_of,
 )
+from kestreld.jobs.replicated_jobs import ReplicatedJobs
 
 
-def copy_of(jobs: CopiedJobs, job: Job, owners: int) -> JobCopy:
+def copy_of(jobs: ReplicatedJobs, job: Job, owners: int) -> JobCopy:
     """Return the job as another node is to hold it, with these owners."""
     terms = job.terms
     due_at_ms = 0
@@ -31,7 +31,7 @@ def copy_of(jobs: CopiedJobs, job: Job, owners: int) -> JobCopy:
     )  # fmt: skip
 
 
-def job_of(jobs: CopiedJobs, copy: JobCopy, sender: Node, owners: int) -> Job:
+def job_of(jobs: ReplicatedJobs, copy: JobCopy, sender: Node, owners: int) -> Job:
     """Return a copy as a job to keep, ACTIVE for the moment."""
     queue = jobs.unlisted_queue(copy.queue)
     options = (copy.ttl_ms, copy.retry_ms, copy.delay_ms // 1000, copy.retries_max)
@@ -46,12 +46,12 @@ def job_of(jobs: CopiedJobs, copy: JobCopy, sender: Node, owners: int) -> Job:
     return Job(copy.job_id, copy.body, terms, ctime, NEVER, ACTIVE, copy.nacks, copy.deliveries)
 
 
-def expires_in_ms(jobs: CopiedJobs, copy: JobCopy, sender: Node) -> int:
+def expires_in_ms(jobs: ReplicatedJobs, copy: JobCopy, sender: Node) -> int:
     """Return the time left of the job's TTL; 0 or less = none."""
     return copy.created // CREATED_UNITS + sender.clock_offset_ms + copy.ttl_ms - jobs.now_ms
 
 
-def due_in_ms(jobs: CopiedJobs, copy: JobCopy, sender: Node) -> int:
+def due_in_ms(jobs: ReplicatedJobs, copy: JobCopy, sender: Node) -> int:
     """Return the time left of the job's delay; 0 = none."""
     return max(copy.due_at_ms + sender.clock_offset_ms - jobs.now_ms, 0) if copy.due_at_ms else 0
 

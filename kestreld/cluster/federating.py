@@ -5,9 +5,9 @@ node that has none to give remembers the request and gives the next job that no 
 
 A given job with a retry time becomes a copy: the giver adds the receiver to the owners before it sends the job, and
 remains an owner with its own requeue put off; the receiver queues the job and tells the remaining owners (QUEUED). So a
-lost message loses no job. A job with RETRY 0 is lent (see `lending`): never may two nodes deliver it. A link keeps the
-order of messages, so TOOKJOBS answers all YOURJOBS up to its number. When the link breaks, the giver does not wait for
-the retry time of jobs in unanswered YOURJOBS: it announces soon (WILLQUEUE) that it will queue them, unless another
+lost message loses no job. A job with RETRY 0 is lent (see `at_most_once`): never may two nodes deliver it. A link keeps
+the order of messages, so TOOKJOBS answers all YOURJOBS up to its number. When the link breaks, the giver does not wait
+for the retry time of jobs in unanswered YOURJOBS: it announces soon (WILLQUEUE) that it will queue them, unless another
 owner objects. Interest of a node ends with a NEEDJOBS of 0, INTEREST_MS after its last NEEDJOBS, or with the
 NEEDNOTHING that it sends whenever this node comes up for it.
 """
@@ -15,17 +15,17 @@ NEEDNOTHING that it sends whenever this node comes up for it.
 from collections.abc import Callable
 from typing import Final
 
+from kestreld.cluster.at_most_once import Lending
 from kestreld.cluster.copying import copy_of, dead_letter_of, expires_in_ms, job_of, moved_of
 from kestreld.cluster.federation import Imports, Interest, to_give
 from kestreld.cluster.job_messages import JobCopy, NeedJobs, NeedNothing, Notice, TookJobs, YourJobs
-from kestreld.cluster.lending import Lending
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.peers import Peers
 from kestreld.cluster.reactions import Word
 from kestreld.cluster.tombstones import Tombstones
-from kestreld.jobs.copied_jobs import ACKNOWLEDGED
 from kestreld.jobs.job import ACKED, ACTIVE, COPY, DELAYED, NOTICE_MS
 from kestreld.jobs.job_queue import PAUSED_OUT, JobQueue
+from kestreld.jobs.replicated_jobs import ACKNOWLEDGED
 from kestreld.queues.agenda import Scheduled
 from kestreld.queues.slices import Work
 

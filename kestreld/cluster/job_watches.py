@@ -8,8 +8,8 @@ from kestreld.cluster.job_messages import JobEnded, WatchJob
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.peers import Peers
 from kestreld.cluster.tombstones import ELSEWHERE, Tombstones
-from kestreld.jobs.copied_jobs import ACKNOWLEDGED
 from kestreld.jobs.job import ACKED, LET_GO
+from kestreld.jobs.replicated_jobs import ACKNOWLEDGED
 from kestreld.jobs.store import Watch
 from kestreld.queues.agenda import Scheduled
 

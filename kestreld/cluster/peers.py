@@ -7,7 +7,7 @@ from kestreld.cluster.chance import RandomBytes, sample
 from kestreld.cluster.job_bus import JobBus
 from kestreld.cluster.job_messages import JobMessage
 from kestreld.cluster.nodes import Flag, Node, NodeTable
-from kestreld.jobs.copied_jobs import CopiedJobs
+from kestreld.jobs.replicated_jobs import ReplicatedJobs
 from kestreld.jobs.store import JITTER_MS
 
 SLOW_MS: Final = 500  # an answer to a PING that takes longer
@@ -23,7 +23,7 @@ class Peers:
 
     def __init__(
         self,
-        jobs: CopiedJobs,
+        jobs: ReplicatedJobs,
         table: NodeTable,
         bus: JobBus,
         random_bytes: RandomBytes,

@@ -8,15 +8,15 @@ keeps no copy (it leaves, is short of memory, or cannot write its log), one hold
 A node becomes an owner before the job is sent to it, so every node that may hold a copy learns of the acknowledgement.
 If the job is given up, expires or is deleted first, all owners are told to drop it (GAVEUP). A holder may queue the job
 before it counts as added, because its retry time is over, and a worker may even acknowledge it by then: this node does
-not queue it in that case. A job with RETRY 0 has one copy, which LENDJOB offers to other nodes (see `lending`).
+not queue it in that case. A job with RETRY 0 has one copy, which LENDJOB offers to other nodes (see `at_most_once`).
 """
 
 from collections.abc import Callable
 
+from kestreld.cluster.at_most_once import Lending
 from kestreld.cluster.chance import sample
 from kestreld.cluster.copying import copy_of, due_in_ms, expires_in_ms, job_of
 from kestreld.cluster.job_messages import GaveUp, GotJob, JobCopy, Notice, Owners, ReplJob
-from kestreld.cluster.lending import Lending
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.peers import Peers
 from kestreld.cluster.reactions import Word

@@ -8,10 +8,12 @@ through `receive`, messages to them go out through a `JobBus`, and the store rep
 from collections.abc import Callable
 from typing import Any, Final
 
+from kestreld.cluster.ack_gc import AckCollector
+from kestreld.cluster.at_most_once import RELEASED, Lending
+from kestreld.cluster.catch_up import Returning
 from kestreld.cluster.client_keys import KeySearches
-from kestreld.cluster.collecting import AckCollector
+from kestreld.cluster.drain import HandOver
 from kestreld.cluster.federating import Federating
-from kestreld.cluster.handing_over import HandOver
 from kestreld.cluster.job_messages import (
     CaughtUp,
     Declined,
@@ -44,18 +46,16 @@ from kestreld.cluster.job_messages import (
 )
 from kestreld.cluster.job_watches import JobWatches
 from kestreld.cluster.jobs_side import JobsSide
-from kestreld.cluster.lending import RELEASED, Lending
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.peers import Peers
 from kestreld.cluster.reactions import Word
 from kestreld.cluster.replicating import Replicating
 from kestreld.cluster.requeueing import Requeueing
-from kestreld.cluster.returning import Returning
 from kestreld.cluster.tombstones import Tombstones
-from kestreld.jobs.copied_jobs import ACKNOWLEDGED
 from kestreld.jobs.copies import Copies
 from kestreld.jobs.job import ACKED, BORROWED, LENT, LET_GO, WAIT_REPL, Job
 from kestreld.jobs.job_queue import JobQueue
+from kestreld.jobs.replicated_jobs import ACKNOWLEDGED
 from kestreld.jobs.store import DELETED
 from kestreld.queues.slices import Work
 

@@ -21,7 +21,7 @@ from kestreld.jobs.table import MASK, Table
 from kestreld.journal import job_records
 from kestreld.journal.job_records import JOB, JOB_FIELDS_BYTES, SHARED_OFFSET, JobType, checked_job_end
 from kestreld.journal.job_segments import HEADER_BYTES, FoundJobSegment, FoundLog, find_job_log
-from kestreld.journal.job_tails import cut_torn_tail, is_said_again, must_be_torn_tail, set_aside
+from kestreld.journal.job_torn_tails import cut_torn_tail, is_said_again, must_be_torn_tail, set_aside
 from kestreld.journal.records import FRAME, FRAME_BYTES, read_sync
 from kestreld.journal.segment import UNSYNCED_MARK, Segment
 from kestreld.queues.slices import Work

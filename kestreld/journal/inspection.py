@@ -14,11 +14,11 @@ from kestreld.errors import JournalCorrupt, RecordsDisagree
 from kestreld.files import FileLayer
 from kestreld.journal import records
 from kestreld.journal.beginnings import missing_words
-from kestreld.journal.found_segments import UNREAD, FoundSegment, find_segments, is_unread, read_segment
-from kestreld.journal.known_readers import KnownReaders, undone
 from kestreld.journal.marker import Marker, find_marker
+from kestreld.journal.reader_states import ReaderStates, undone
 from kestreld.journal.recovery import settle, survey
-from kestreld.journal.salvage import Salvage
+from kestreld.journal.resync import Resync
+from kestreld.journal.segment_scan import UNREAD, FoundSegment, find_segments, is_unread, read_segment
 from kestreld.journal.verify import common
 
 PAUSE_RECORDS: Final = 256
@@ -99,7 +99,7 @@ class Inspection:
         self.parts: list[FoundSegment] = []  # in the order of their items
         self.last_number = self._last_found = 0  # highest segment number ever known, and found
         self.journal_id = 0
-        self.known_readers = KnownReaders(None, from_start=False)
+        self.known_readers = ReaderStates(None, from_start=False)
         self.readers: list[records.ReaderState] = []
         self.state = records.Checkpoint(1, 0, 1)
         self.imports: list[bytes] = []  # IMPORT records
@@ -206,7 +206,7 @@ class Inspection:
     def _begin(self, base: int) -> None:
         from_start = self.parts[0].number == 1
         checkpoint = self.parts[base].checkpoint if base >= 0 else None
-        self.known_readers = KnownReaders(checkpoint, from_start=from_start)
+        self.known_readers = ReaderStates(checkpoint, from_start=from_start)
         self._expected = self.parts[0].first_id
         self.state.next_id = self._expected
         if checkpoint is not None:
@@ -215,12 +215,12 @@ class Inspection:
         if self._server is not None:
             self.state.next_id = max(self.state.next_id, self._server.next_id)
 
-    def salvage(self, at: int) -> Generator[None, None, tuple[bytes, Salvage]]:
+    def salvage(self, at: int) -> Generator[None, None, tuple[bytes, Resync]]:
         """The bytes of the part at `at` that count, and a reader of them. Raises OSError."""
         part = self.parts[at]
         end_id = self.parts[at + 1].first_id if at + 1 < len(self.parts) else None
         buffer = yield from read_segment(self._files, part)
-        return buffer, Salvage(buffer, part.records_at, part.first_id, end_id, is_end_said=part.is_end_said)
+        return buffer, Resync(buffer, part.records_at, part.first_id, end_id, is_end_said=part.is_end_said)
 
     def _look_through(self, part_at: int, found: list[Damage], *, after_base: bool) -> Generator[None, None, bool]:
         """Note all records of a segment; returns True if whole records follow a bad stretch."""

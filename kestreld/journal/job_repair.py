@@ -12,10 +12,9 @@ from typing import Final
 from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt, JournalFailed, LaterVersion
 from kestreld.files import FileLayer
-from kestreld.journal.found_segments import UNREAD, is_unread, read_readable
 from kestreld.journal.inspection import MAY_BE_LOST
 from kestreld.journal.job_records import JobType, checked_job_end, read_done, read_job, version_needed
-from kestreld.journal.job_salvage import JobSalvage, result_of
+from kestreld.journal.job_resync import JobResync, result_of
 from kestreld.journal.job_segments import (
     HEADER_BYTES,
     VERSION,
@@ -26,12 +25,13 @@ from kestreld.journal.job_segments import (
     open_job_segment,
     parse_job_segment_name,
 )
-from kestreld.journal.job_tails import cut_as_a_start_does
+from kestreld.journal.job_torn_tails import cut_as_a_start_does
 from kestreld.journal.job_verify import verify_job_log
 from kestreld.journal.marker import find_marker
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import FRAME_BYTES, Range, why_bad
 from kestreld.journal.replacement import Replacement, finish_repairs
+from kestreld.journal.segment_scan import UNREAD, is_unread, read_readable
 
 # Records of what is on disk and what is queued are not true of a log with gaps.
 LEFT_OUT: Final = (JobType.SYNC, JobType.QUEUED, JobType.STOPPED)
@@ -143,7 +143,7 @@ class _JobRepair:
         for one in self._parts:
             end = min(one.used_bytes, one.size_bytes)
             unread: list[Range] = []
-            salvage = JobSalvage(result_of(read_readable(self._files, one.path, end, unread)), since_ms)
+            salvage = JobResync(result_of(read_readable(self._files, one.path, end, unread)), since_ms)
             for record_type, record in self._whole(one, salvage, unread):
                 body = record[FRAME_BYTES:]
                 if record_type == JobType.JOB:
@@ -157,7 +157,7 @@ class _JobRepair:
             since_ms = salvage.first_ms or since_ms
         self.report.jobs = len(live)
 
-    def _whole(self, one: FoundJobSegment, salvage: JobSalvage, unread: list[Range]) -> Iterator[tuple[int, bytes]]:
+    def _whole(self, one: FoundJobSegment, salvage: JobResync, unread: list[Range]) -> Iterator[tuple[int, bytes]]:
         """Type and bytes of each record that counts; damages go into the report."""
         buffer = salvage.buffer
         if one.problem is not None:
@@ -184,7 +184,7 @@ class _JobRepair:
         if one.header is not None:
             return one.header.version
         buffer = result_of(read_readable(self._files, one.path, min(one.used_bytes, one.size_bytes), []))
-        whole = [(kind, buffer[at + FRAME_BYTES : end]) for kind, at, end in JobSalvage(buffer, 0).pieces() if kind]
+        whole = [(kind, buffer[at + FRAME_BYTES : end]) for kind, at, end in JobResync(buffer, 0).pieces() if kind]
         return max((version_needed(kind, body) for kind, body in whole), default=VERSION)
 
     def replace(self, segment_bytes_max: int) -> None:

@@ -7,7 +7,7 @@ from kestreld.errors import JournalCorrupt, SegmentsMissing
 from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.job_records import JobType, checked_job_end, read_done, read_job
 from kestreld.journal.job_segments import HEADER_BYTES, FoundLog, find_job_log
-from kestreld.journal.job_tails import is_said_again, must_be_torn_tail
+from kestreld.journal.job_torn_tails import is_said_again, must_be_torn_tail
 from kestreld.journal.records import FRAME_BYTES, read_sync, why_bad
 from kestreld.journal.verify import SegmentReport
 

@@ -27,7 +27,7 @@ from kestreld.journal.beginnings import (
     open_segment,
     take_unfinished,
 )
-from kestreld.journal.due_items import DueItems
+from kestreld.journal.held_records import HeldRecords
 from kestreld.journal.journal import Journal
 from kestreld.journal.marker import SUFFIX as MARKER_SUFFIX
 from kestreld.journal.marker import Marker, find_marker
@@ -224,13 +224,13 @@ def survey(files: FileLayer, folder: str) -> Survey:
     )
 
 
-def _due_before(files: FileLayer, state: Checkpoint, segments: list[Segment], floor: int = 0) -> DueItems:
+def _due_before(files: FileLayer, state: Checkpoint, segments: list[Segment], floor: int = 0) -> HeldRecords:
     """Read DUE records from before the newest segment, from the lowest id on that one may be about.
 
     Items below the `floor` are done: a power cut may bring back deleted segments with such items, without the records
     that they are done.
     """
-    due = DueItems(state.readers)
+    due = HeldRecords(state.readers)
     due.first_id = max(floor, min([segment.first_id for segment in segments], default=0))
     if not state.held_from:
         return due
@@ -293,7 +293,7 @@ NEVER_PUT: Final = "a DUE, KEY or ORIGIN record is about an item that was not pu
 class _Replay:
     """State of a CHECKPOINT, changed by the records after it."""
 
-    def __init__(self, state: Checkpoint, newest: Beginning, due: DueItems) -> None:
+    def __init__(self, state: Checkpoint, newest: Beginning, due: HeldRecords) -> None:
         self._due = due
         self.has_sync = False  # a SYNC record was found
         self.sealed_bytes = 0  # end of the last SYNC that covers everything before it

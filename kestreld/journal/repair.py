@@ -14,8 +14,8 @@ from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
 from kestreld.journal.builder import JournalBuilder
 from kestreld.journal.inspection import PAUSE_RECORDS, Damage, Inspection, Known
-from kestreld.journal.known_readers import undone
 from kestreld.journal.marker import Marker
+from kestreld.journal.reader_states import undone
 from kestreld.journal.records import PUT, PUT_HEADER_BYTES, Kind, Range, Type, whole_records
 from kestreld.journal.replacement import Replacement, finish_repairs
 from kestreld.journal.segment import parse_segment_name

@@ -11,7 +11,7 @@ from kestreld.errors import JournalCorrupt, RecordsDisagree, SegmentsMissing
 from kestreld.files import FileLayer, why_unread
 from kestreld.journal import records
 from kestreld.journal.beginnings import Beginning, Gap, counted_bytes, is_empty, open_segment, take_unfinished
-from kestreld.journal.due_items import DueItems
+from kestreld.journal.held_records import HeldRecords
 from kestreld.journal.marker import Marker, find_marker
 from kestreld.journal.recovery import must_be_torn, survey
 from kestreld.journal.segment import parse_segment_name
@@ -82,7 +82,7 @@ class _Readers:
     """Per reader of a journal, the ids it is done with as unsorted ranges, and the items it holds."""
 
     done: dict[int, list[records.Range]] = field(default_factory=dict)
-    due: DueItems = field(default_factory=lambda: DueItems([]))
+    due: HeldRecords = field(default_factory=lambda: HeldRecords([]))
 
     def add(self, number: int, at_id: int) -> None:
         if number not in self.due.of:

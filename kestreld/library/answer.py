@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
 from kestreld.errors import KestrelError, QueueForked
-from kestreld.library.afterwards import afterwards
+from kestreld.library.cleanup import cleanup
 from kestreld.library.forked import forked_lock
 
 S = TypeVar("S")
@@ -145,7 +145,7 @@ class Answer(Future[T]):
             is_received = True
         except GeneratorExit:  # the coroutine is garbage
             is_received = True
-            afterwards.do(self.abandon)
+            cleanup.do(self.abandon)
             raise
         finally:
             if not is_received:
@@ -179,7 +179,7 @@ class Answer(Future[T]):
         give_back, self._give_back = self._give_back, None
         with suppress(QueueForked):
             if found is not None and (self._give_back_now is None or not self._give_back_now(found)):
-                afterwards.do(partial(give_back, found))
+                cleanup.do(partial(give_back, found))
 
     @classmethod
     def of(

@@ -8,8 +8,8 @@ from weakref import ref
 from kestreld import checks
 from kestreld.clock import Clock
 from kestreld.errors import KestrelError
-from kestreld.library.afterwards import afterwards
 from kestreld.library.answer import Answer
+from kestreld.library.cleanup import cleanup
 from kestreld.library.worker import Worker
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Consumer(Answer[T | None], Generic[T]):
     def hold(self) -> bool:
         """Return True if the caller now holds it, to serve it or to let go of it."""
         if self._loop is not None and self.is_forsaken:
-            afterwards.do(super().cancel)
+            cleanup.do(super().cancel)
             return False
         try:
             return self._free.pop()

@@ -6,8 +6,8 @@ from weakref import ref
 
 from kestreld.errors import JournalFailed, KestrelError
 from kestreld.journal.records import item_id
-from kestreld.library.afterwards import afterwards
 from kestreld.library.answer import Answer
+from kestreld.library.cleanup import cleanup
 from kestreld.library.item import QItem
 from kestreld.library.worker import Worker
 from kestreld.queues.commit import PendingCommit
@@ -76,7 +76,7 @@ class ItemFuture(Answer[QItem | None]):
 
     def served(self, waiter: Waiter | None, record: bytes | None) -> None:
         if self.is_forsaken:
-            afterwards.do(self.cancel)
+            cleanup.do(self.cancel)
         elif is_claimed(self):
             if record is not None:
                 self._item_id = item_id(record)
@@ -144,7 +144,7 @@ class Seat:
     def _is_empty(self, _: object) -> None:
         waiter = self.waiter
         if waiter is not None and not waiter.over:
-            afterwards.do(lambda: self._left(waiter))
+            cleanup.do(lambda: self._left(waiter))
 
     def served(self, waiter: Waiter, record: bytes | None) -> None:
         if (wait := self._wait()) is not None:

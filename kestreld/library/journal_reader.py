@@ -7,7 +7,7 @@ from kestreld import checks
 from kestreld.library.answer import Answer
 from kestreld.library.deadline import checked_deadline, checked_end
 from kestreld.library.forked import refuse_in_child
-from kestreld.library.handing_over import hand_over
+from kestreld.library.handover import hand_over
 from kestreld.library.item import QItem, item_from
 from kestreld.library.lease import Lease, confirm_lease, lease_async, lease_now
 from kestreld.library.loops import OpenReadBlock, OpenReadLoop, item_itself

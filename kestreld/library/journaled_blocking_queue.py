@@ -10,7 +10,7 @@ from kestreld import checks
 from kestreld.library.answer import Answer
 from kestreld.library.deadline import checked_end
 from kestreld.library.forked import refuse_in_child
-from kestreld.library.handing_over import hand_over
+from kestreld.library.handover import hand_over
 from kestreld.library.item import QItem
 from kestreld.library.journal_reader import JournalReader
 from kestreld.library.loops import OpenReadLoop

@@ -12,10 +12,10 @@ from kestreld.library.forked import refuse_in_child
 from kestreld.library.futures import CommitFuture
 from kestreld.library.journal_reader import ErrorHandler, ExpiredHandler, JournalReader
 from kestreld.library.journaled_blocking_queue import JournaledBlockingQueue, TransactionalJournaledBlockingQueue
+from kestreld.library.lifecycle import unwatch, watch
 from kestreld.library.managed import Closing
 from kestreld.library.persistent_queue import log
 from kestreld.library.spool import put_timed
-from kestreld.library.unclosed import unwatch, watch
 from kestreld.queues.reader import Reader
 
 T = TypeVar("T")

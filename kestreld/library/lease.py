@@ -10,7 +10,7 @@ from kestreld import checks
 from kestreld.clock import Clock
 from kestreld.errors import KestrelError, LeaseLost
 from kestreld.library.futures import CommitFuture
-from kestreld.library.handing_over import hand_over
+from kestreld.library.handover import hand_over
 from kestreld.library.item import QItem
 from kestreld.library.reading import LEASED, Reading, token_of
 from kestreld.library.worker import Planned

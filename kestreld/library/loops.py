@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 from weakref import ref
 
-from kestreld.library.afterwards import afterwards
-from kestreld.library.handing_over import hand_over
+from kestreld.library.cleanup import cleanup
+from kestreld.library.handover import hand_over
 from kestreld.library.item import QItem
 from kestreld.library.reading import LEASED, Reading
 from kestreld.queues.waiters import OPEN
@@ -23,7 +23,7 @@ _holders: Final = count(1 - LEASED)
 
 
 class _LookSoon(ref[Any]):
-    """Reference to a loop, called by the thread of `afterwards` once the loop is gone."""
+    """Reference to a loop, called by the cleanup thread once the loop is gone."""
 
     reading: Reading
 
@@ -42,7 +42,7 @@ class _Held(ref[Any]):
 class _Holder:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        look_soon = _LookSoon(self, afterwards.ready())
+        look_soon = _LookSoon(self, cleanup.ready())
         look_soon.reading = reading
         self._held = held = _Held(self, reading.left.append)  # of two callbacks the one registered last is called first
         held.holder, held.look_soon = -next(_holders), look_soon

@@ -11,15 +11,14 @@ from kestreld.library import spool as spools
 from kestreld.library.arguments import NO_DELAY, checked_config, checked_name
 from kestreld.library.deadline import checked_deadline, checked_end
 from kestreld.library.forked import refuse_in_child
-from kestreld.library.handing_over import hand_over
+from kestreld.library.handover import hand_over
 from kestreld.library.item import QItem
 from kestreld.library.lease import Lease, confirm_lease, lease_async, lease_now
+from kestreld.library.lifecycle import unopened, unwatch, watch
 from kestreld.library.loops import OpenReadBlock, OpenReadLoop, item_itself
 from kestreld.library.managed import Closing, Counted
 from kestreld.library.reading import ReaderFigures, Reading
 from kestreld.library.spool import Spool, put_timed
-from kestreld.library.unclosed import unwatch, watch
-from kestreld.library.unopened import unopened
 from kestreld.library.xid import is_own
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import OPEN, PEEK, TAKE

@@ -37,7 +37,7 @@ from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.reader_lifecycle import ReaderLifecycle
-from kestreld.queues.renewal import cut_short, renew
+from kestreld.queues.rebuild import cut_short, renew
 from kestreld.queues.slices import WAITS, Slices
 from kestreld.queues.slices import Work as WorkOfSlices
 from kestreld.queues.trash import TRASH

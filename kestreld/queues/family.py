@@ -1,6 +1,6 @@
 """A queue family as its readers see it: its journal, and what the next commit is to write there.
 
-Of readers this class knows only that notes are about their items: puts are in putting.py, the commit is in queue.py.
+Of readers this class knows only that notes are about their items: puts are in queue_puts.py, the commit is in queue.py.
 """
 
 from collections import deque

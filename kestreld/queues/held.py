@@ -9,7 +9,7 @@ The journal has a DUE record of each held item, because a CHECKPOINT that lists 
 their number, and the id from which startup must look for them. It does list `unnoted` items, which no written DUE
 record is about. Done items stay in `forgotten` until their commit is on disk, so that its failure brings them back.
 
-This is bookkeeping only: scheduling.py decides what becomes of an item. All times are on the monotonic clock.
+This is bookkeeping only: reader_due_items.py decides what becomes of an item. All times are on the monotonic clock.
 """
 
 import struct
@@ -19,7 +19,7 @@ from typing import Final
 
 from kestreld.queues.agenda import Agenda, Scheduled
 from kestreld.queues.item import ITEM_HEADER_BYTES
-from kestreld.queues.parted import DROPPED_AT_ONCE, PartedDict, PartedHeap
+from kestreld.queues.sharded import DROPPED_AT_ONCE, ShardedDict, ShardedHeap
 
 # Value of a held item: | due_at_ms u64 | PUT record |, or | due_at_ms u64 | data length u32 |, in the journal only.
 _DUE: Final = struct.Struct("<Q")
@@ -78,15 +78,15 @@ class Held(Scheduled):
         super().__init__(-1)
         self._agenda = agenda
         self._due = due
-        self.later: PartedDict[int, bytes] = PartedDict()
-        self.ready: PartedDict[int, bytes] = PartedDict()
+        self.later: ShardedDict[int, bytes] = ShardedDict()
+        self.ready: ShardedDict[int, bytes] = ShardedDict()
         self.out: dict[int, int] = {}  # id -> due time; items in the window, open, or with a DONE not yet written
         self.leases: dict[int, Lease] = {}
         self.leased = 0  # number of `leases` without open reads that have a time limit
         self.counted: set[int] = set()  # leases resumed after their failure was counted: it is counted once
         self.unnoted: set[int] = set()  # held ids that no written DUE record is about
         self.noted_leases: dict[int, int] = {}  # out, leased at a stop by a DUE record: its `lease`
-        self.failed: PartedDict[int, bool] = PartedDict()  # later items that are being retried
+        self.failed: ShardedDict[int, bool] = ShardedDict()  # later items that are being retried
         self.data_bytes = 0  # of later and ready items
         self.ready_bytes = 0  # of ready items
         self.memory_bytes = 0  # of later and ready items whose record is in memory
@@ -108,12 +108,12 @@ class Held(Scheduled):
         self._most_turns = 0  # maximum of `turns` since then
         self.owner = -1  # journal id that `owner_key` is for
         self.owner_key = b""  # packed journal id and reader number, hashed into tokens
-        self._dropped: list[PartedDict[int, bytes]] = []  # by flushes, to be freed in parts
+        self._dropped: list[ShardedDict[int, bytes]] = []  # by flushes, to be freed in parts
         self._dropped_before = 0  # length of `_dropped` at `track`
         self._dropped_ids: list[list[int]] = []
-        self._times = PartedHeap(self._is_due, self._counted)  # due_at_ms << 62 | id, of later items and leases
+        self._times = ShardedHeap(self._is_due, self._counted)  # due_at_ms << 62 | id, of later items and leases
         self._ready_ids: list[int] = []  # heap; some are no longer ready
-        self._lowest = PartedHeap(self.has, self._counted)
+        self._lowest = ShardedHeap(self.has, self._counted)
         self.highest = 0  # the highest id ever held back
 
     # Single items
@@ -293,7 +293,7 @@ class Held(Scheduled):
             return False
         return self.has(one) or one in self._left or any(one in dropped for dropped in self._dropped_since_tracked())
 
-    def _dropped_since_tracked(self) -> list[PartedDict[int, bytes]]:
+    def _dropped_since_tracked(self) -> list[ShardedDict[int, bytes]]:
         return self._dropped[self._dropped_before :]
 
     def noted_due(self, one: int) -> int | None:
@@ -494,7 +494,7 @@ class Held(Scheduled):
         if self._left is not None:
             self._left.update(dict.fromkeys(self.unnoted))
         self._dropped += [self.later, self.ready]
-        self.later, self.ready, self.failed = PartedDict(), PartedDict(), PartedDict()
+        self.later, self.ready, self.failed = ShardedDict(), ShardedDict(), ShardedDict()
         self.unnoted = {one for one in self.out if one in self.unnoted}
         self._dropped_ids += [*self._times.clear(), *self._lowest.clear(), self._ready_ids]
         for one, lease in self.leases.items():

@@ -6,7 +6,7 @@ from typing import Final
 
 from xxhash import xxh3_128_digest
 
-from kestreld.queues.parted import PartedDict
+from kestreld.queues.sharded import ShardedDict
 
 TIDY_MIN: Final = 1024
 AT_ONCE: Final = 256
@@ -26,7 +26,7 @@ class Keys:
         self.refused = 0  # puts refused because their key was known
         self.forgotten = 0  # keys forgotten early because there were too many
         # Digests are numbers here, so that their parts and order are the same in each process.
-        self._known: PartedDict[int, tuple[int, int]] = PartedDict()  # digest -> id, until
+        self._known: ShardedDict[int, tuple[int, int]] = ShardedDict()  # digest -> id, until
         self._times: list[tuple[int, int, int]] = []  # heap of until, id, digest; some are dead
         self._by_id: list[int] = []  # heap; some are dead
 

@@ -34,7 +34,7 @@ from kestreld.queues.held import Held
 from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
-from kestreld.queues.window import FILL_BYTES
+from kestreld.queues.reader_window import FILL_BYTES
 
 PAUSE_BYTES: Final = 256 * 1024  # of unwanted items, after which a search pauses: a fifth of a millisecond
 PASSED_COST_BYTES: Final = 1024  # cost of passing over an item, as bytes

@@ -1,6 +1,6 @@
 """Maintenance of journals between turns: new segments, background syncs, rounds over all queues.
 
-Retirement and compaction of segments are started here. Long work is a generator that yields often and runs in slices.
+DeadSegments and compaction of segments are started here. Long work is a generator that yields often and runs in slices.
 """
 
 from typing import Final
@@ -12,8 +12,8 @@ from kestreld.journal.segment import Segment
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import Committed
 from kestreld.queues.compactor import Compactor
+from kestreld.queues.dead_segments import REPORT_EVERY_MS, DeadSegments
 from kestreld.queues.queue import Queue, as_queues
-from kestreld.queues.retirement import REPORT_EVERY_MS, Retirement
 from kestreld.queues.slices import Slices, Work
 
 REFUSALS_MAX: Final = 16  # per round: with a full disk there may be thousands of queues to try
@@ -29,7 +29,7 @@ class Maintenance:
         self._report = collection.report
         self._slices = slices
         self._round: Work | None = None
-        self.retirement = Retirement(collection, slices, self.is_compacting)
+        self.retirement = DeadSegments(collection, slices, self.is_compacting)
         self._compactor = Compactor(collection, slices, self._roll, self.retirement.drop_dead)
         self._getting_marked: Journal | None = None  # the journal last synced for its marker alone
         self._memory_reported_at_ms = -REPORT_EVERY_MS

@@ -2,7 +2,7 @@
 
 A commit is one write: READER, ABORT and FAILURE records, then each PUT after its DUE, KEY and ORIGIN records, then the
 readers' DONEs. While a journal has failed, puts are refused and gets go on: the CHECKPOINT of the next segment says
-what they did. Puts are in putting.py; what readers know of their family is in family.py.
+what they did. Puts are in queue_puts.py; what readers know of their family is in family.py.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable
@@ -26,7 +26,7 @@ from kestreld.queues.family import FAILURES_MAX, Family, full_name
 from kestreld.queues.item import ITEM_HEADER_BYTES, data_bytes_of
 from kestreld.queues.memory import Memory
 from kestreld.queues.notes import Note
-from kestreld.queues.putting import Putting
+from kestreld.queues.queue_puts import QueuePuts
 from kestreld.queues.reader import Reader
 from kestreld.queues.stream import Stream
 
@@ -39,7 +39,7 @@ def _none_is_lost(item: int) -> bool:
     return False
 
 
-class Queue(Putting):
+class Queue(QueuePuts):
     """All readers on one journal. `journal` is None for a queue kept in memory only."""
 
     __slots__ = ("next_reader", "segments_max", "streams", "unsaid")

@@ -1,7 +1,7 @@
 """A reader: a named position on a journal, and what clients do with its items, from taking to leasing.
 
-Its base classes have the rest: window.py what waits in memory and on disk, progress.py what was taken and is done,
-scheduling.py items with a time or an owner of their own.
+Its base classes have the rest: reader_window.py what waits in memory and on disk, reader_progress.py what was taken
+and is done, reader_due_items.py items with a time or an owner of their own.
 """
 
 from collections.abc import Callable
@@ -27,16 +27,16 @@ from kestreld.queues.held import Lease
 from kestreld.queues.id_ranges import gaps
 from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.keys import Keys, digest_of
-from kestreld.queues.scheduling import Scheduling
+from kestreld.queues.reader_due_items import ReaderDueItems
 
-# queue.py, putting.py and this file import one another: a family has readers, and a reader has its family.
+# queue.py, queue_puts.py and this file import one another: a family has readers, and a reader has its family.
 if TYPE_CHECKING:
     from kestreld.queues.queue import Queue
 
 _GOT: Final = int(Reason.GOT)
 
 
-class Reader(Scheduling):
+class Reader(ReaderDueItems):
     """A queue as clients see it: `orders` (label "") or the fanout queue `orders+audit` (label "audit")."""
 
     __slots__ = ("discarded", "flushes", "on_expired", "queue")

@@ -29,9 +29,9 @@ from kestreld.journal.records import (
     read_origin,
 )
 from kestreld.journal.segment import parse_segment_name
-from kestreld.queues.parted import PartedDict
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
+from kestreld.queues.sharded import ShardedDict
 from kestreld.queues.slices import WAITS, Work
 from kestreld.queues.trash_note import (
     DELETE,
@@ -293,7 +293,7 @@ class Trash:
 
     def records(self, entry: Entry, note: Note) -> Iterator[Dropped | None]:
         """The items of a note, in order; None = a pause. Raises OSError."""
-        due: PartedDict[int, int] = PartedDict()  # ms for which each is still held back
+        due: ShardedDict[int, int] = ShardedDict()  # ms for which each is still held back
         # If the clock was set back: no longer than was left when it was dropped.
         now_ms = max(self._clock.wall_ms, note.at_ms)
         if note.held is not None:
@@ -316,7 +316,7 @@ class Trash:
                 last = found
                 yield Dropped(record, due.pop(found) or 0, origin, failures.get(found, ""))
 
-    def _find_due(self, entry: Entry, note: Note, due: PartedDict[int, int], now_ms: int) -> Iterator[None]:
+    def _find_due(self, entry: Entry, note: Note, due: ShardedDict[int, int], now_ms: int) -> Iterator[None]:
         """Fill `due` with the items that were held back when dropped, and the time for which each still is."""
         number, used_bytes = note.held_until
         names = [
@@ -385,7 +385,7 @@ class Trash:
             yield put, None
 
 
-def _forget(due: PartedDict[int, int], first: int, last: int) -> Iterator[None]:
+def _forget(due: ShardedDict[int, int], first: int, last: int) -> Iterator[None]:
     """Remove a range of items that are done."""
     if last - first < len(due):
         for one in range(first, last + 1):

@@ -26,9 +26,9 @@ from kestreld.queues.slices import Slices, Work
 from kestreld.server.admission import Admission
 from kestreld.server.cpu_worker import CpuWorker
 from kestreld.server.descriptors import Descriptors
-from kestreld.server.inflight import Inflight
 from kestreld.server.listener import BoundListener, Listener
 from kestreld.server.loop import EVENTS_MAX, TurnLoop
+from kestreld.server.partial_items import PartialItems
 from kestreld.server.state import Reloaded, ServerState
 from kestreld.server.turn import Turn
 from kestreld.server.wire_protocol import WireProtocol
@@ -86,7 +86,7 @@ class Service:
         self.agenda = collection.agenda
         self.state = ServerState(collection, self.stats, self)
         self._inflight_bytes = inflight_bytes
-        self.inflight = Inflight(clock, self._inflight_bytes_max(collection.config))
+        self.inflight = PartialItems(clock, self._inflight_bytes_max(collection.config))
         self.turn = Turn(
             network.poller(),
             clock,

@@ -13,7 +13,7 @@ from kestreld.clock import Clock
 from kestreld.net import Events, Poller
 from kestreld.queues.agenda import Agenda
 from kestreld.queues.commit import GroupCommit
-from kestreld.server.inflight import Inflight
+from kestreld.server.partial_items import PartialItems
 from kestreld.server.session import Session
 
 
@@ -32,7 +32,7 @@ class Turn:
         agenda: Agenda,
         housekeep: Callable[[], None],
         again: Callable[[], None],
-        inflight: Inflight,
+        inflight: PartialItems,
     ) -> None:
         self.poller = poller
         self.clock = clock

@@ -15,12 +15,12 @@ from kestreld.clock import Clock
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.discovery import discover
-from kestreld.journal.found_segments import find_segments
 from kestreld.journal.kestrel.ops import ADDX, Op, encode
 from kestreld.journal.kestrel.verify import verify_kestrel
 from kestreld.journal.records import FRAME_BYTES, PUT_HEADER_BYTES, Type, item_id, sync_record
-from kestreld.journal.salvage import Salvage
+from kestreld.journal.resync import Resync
 from kestreld.journal.segment import parse_segment_name
+from kestreld.journal.segment_scan import find_segments
 from kestreld.journal.verify import SegmentReport, verify_spool
 from kestrelspark.rows import CORRUPT, Mode, RowSelection, batches
 from tests.support.damage import RECORDS, Sample, of_each_byte, some_of
@@ -132,7 +132,7 @@ def salvaged(path: Path, end_id: int) -> list[int]:
     """The ids of the items that a repair finds in a segment."""
     (segment,) = [one for one in find_segments(FileLayer(), str(path.parent), "work") if one.path == str(path)]
     buffer = path.read_bytes()
-    pieces = Salvage(buffer, segment.records_at, segment.first_id, end_id).pieces()
+    pieces = Resync(buffer, segment.records_at, segment.first_id, end_id).pieces()
     return [item_id(buffer[start:end]) for record_type, start, end in pieces if record_type == Type.PUT]
 
 

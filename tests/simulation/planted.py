@@ -14,11 +14,11 @@ from kestreld.journal.compaction import Compaction
 from kestreld.journal.journal import Journal
 from kestreld.journal.records import Checkpoint, ReaderState
 from kestreld.queues import leases, live
+from kestreld.queues.dead_segments import DeadSegments
 from kestreld.queues.held import Held
 from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
-from kestreld.queues.retirement import Retirement
 from kestreld.queues.slices import Work
 from kestreld.server.memcache.handler import Handler
 from kestreld.server.turn import Turn
@@ -197,14 +197,14 @@ def marker_leads() -> AbstractContextManager[Any]:
 def floor_not_synced() -> AbstractContextManager[Any]:
     """Segments go before it is on disk that nobody needs them."""
 
-    def hasty(self: Retirement, queue: Queue, journal: Journal, floor: int) -> Generator[int | None, None, bool]:
+    def hasty(self: DeadSegments, queue: Queue, journal: Journal, floor: int) -> Generator[int | None, None, bool]:
         if journal.marker is not None:
             with suppress(OSError):
                 journal.mark(floor)
         yield from ()
         return True
 
-    return patch.object(Retirement, "_raise_floor", hasty)
+    return patch.object(DeadSegments, "_raise_floor", hasty)
 
 
 def flush_of_leased_items() -> AbstractContextManager[Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from kestreld.jobs.copied_jobs import CopiedJobs
+from kestreld.jobs.replicated_jobs import ReplicatedJobs
 from kestreld.queues.slices import Work
 from kestreld.server.disque.handler import DisqueHandler
 from kestreld.server.disque.node import DisqueNode, ProcessFacts
@@ -56,7 +56,7 @@ class DisqueHere:
         assert isinstance(clock, FakeClock)
         self.clock, self.control = clock, Control()
         state = ServerState(engine.collection, ServerStats(), self.control)
-        self.jobs = CopiedJobs(clock, engine.collection.agenda, Random(1).randbytes, NODE_ID)
+        self.jobs = ReplicatedJobs(clock, engine.collection.agenda, Random(1).randbytes, NODE_ID)
         self.node = DisqueNode(state, self.jobs, Random(2).randbytes, 7711, FACTS)
         if password:
             self.node.set(b"requirepass", password)

@@ -6,9 +6,9 @@ from random import Random
 
 from kestreld.errors import JournalFailed
 from kestreld.files import FileLayer
-from kestreld.jobs.copied_jobs import CopiedJobs
 from kestreld.jobs.job import Job
 from kestreld.jobs.maintenance import Engine, LogMaintenance
+from kestreld.jobs.replicated_jobs import ReplicatedJobs
 from kestreld.jobs.storage import JobStorage
 from kestreld.jobs.waiting import JobWaiter
 from kestreld.queues.commit import Committed, PendingCommit
@@ -56,7 +56,7 @@ class JobEngine:
             self.files, self.clock, base.collection.agenda, base.commit, base.collection.open_files, base.slices,
             base.maintenance.sync, self.log.append,
         )  # fmt: skip
-        self.jobs = CopiedJobs(self.clock, base.collection.agenda, self.random.randbytes, NODE_ID)
+        self.jobs = ReplicatedJobs(self.clock, base.collection.agenda, self.random.randbytes, NODE_ID)
         self.storage = JobStorage(
             engine, self.jobs, str(self.spool), sync_ms=self.sync_ms, segment_bytes_max=self.segment_bytes_max
         )

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from kestreld.cluster import collecting
+from kestreld.cluster import ack_gc
 from kestreld.cluster.chance import RandomBytes
 from kestreld.cluster.codec import pack, read
 from kestreld.cluster.job_messages import JobMessage
@@ -20,12 +20,12 @@ from kestreld.cluster.replicating import Added
 from kestreld.cluster.shared_jobs import SharedJobs
 from kestreld.config.job_rules import JobRule
 from kestreld.jobs import jobs, recovery, store, table
-from kestreld.jobs.copied_jobs import CopiedJobs
 from kestreld.jobs.globs import Glob
 from kestreld.jobs.job import ACKED, ACTIVE, BORROWED, DELAYED, LENT, LET_GO, QUEUED, Job, JobTerms
 from kestreld.jobs.job_log import JobListener
 from kestreld.jobs.job_queue import JobQueue
 from kestreld.jobs.node_sets import NodeSets
+from kestreld.jobs.replicated_jobs import ReplicatedJobs
 from kestreld.jobs.table import Table
 from kestreld.jobs.waiting import JobWaiter
 from kestreld.queues.agenda import Agenda
@@ -49,7 +49,7 @@ def small_tables() -> Iterator[None]:
         if not IS_COMPILED:
             patches.enter_context(patch.object(table, "PARTS", 1))
             patches.enter_context(patch.object(store, "JITTERS", 1))
-            for module in (jobs, store, table, recovery, collecting):
+            for module in (jobs, store, table, recovery, ack_gc):
                 patches.enter_context(patch.object(module, "MASK", 0))
         yield
 
@@ -209,7 +209,7 @@ class Disk(JobListener):
     def cleared(self) -> None:
         self.saved.clear()
 
-    def jobs_for(self, jobs: CopiedJobs) -> list[Job]:
+    def jobs_for(self, jobs: ReplicatedJobs) -> list[Job]:
         """As a start reads them."""
         found = []
         queues: dict[bytes, JobQueue] = {}
@@ -255,7 +255,7 @@ class JobNode:
         self.agenda = Agenda()
         self.work.clear()
         self.table = NodeTable(Node(self.id, _address(self.number), Flag.MYSELF, 0))
-        self.jobs = CopiedJobs(self.clock, self.agenda, self.chance, self.id, rules=net.rules, **net.options)  # type: ignore[arg-type]
+        self.jobs = ReplicatedJobs(self.clock, self.agenda, self.chance, self.id, rules=net.rules, **net.options)  # type: ignore[arg-type]
         peers = Peers(self.jobs, self.table, self, self.chance, lambda: self.stores)
         self.shared = SharedJobs(peers, self.work.append)
 

@@ -3,7 +3,6 @@
 from collections import Counter
 
 from kestreld.cluster.shared_jobs import SharedJobs
-from kestreld.jobs.copied_jobs import CopiedJobs
 from kestreld.jobs.job import (
     ACKED,
     ACTIVE,
@@ -20,9 +19,10 @@ from kestreld.jobs.job import (
 )
 from kestreld.jobs.job_queue import JobQueue
 from kestreld.jobs.levels import BASE_BYTES, JOB_BYTES
+from kestreld.jobs.replicated_jobs import ReplicatedJobs
 
 
-def must_add_up(jobs: CopiedJobs) -> None:
+def must_add_up(jobs: ReplicatedJobs) -> None:
     """Raise AssertionError where a number is not what it stands for, or a job would not wake in time."""
     every = list(jobs.table)
     totals, delayed, queued = Counter[JobQueue](), Counter[JobQueue](), Counter[JobQueue]()

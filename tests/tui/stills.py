@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tests.tui.sights import figures
+from tui.admin_queries import Consumer, Consumers, QueueDetails, Shown, WaitingItem
 from tui.app import Console
-from tui.asking import Consumer, Consumers, QueueDetails, Shown, WaitingItem
 from tui.job_lists import JobList, JobState, ListedJob
 from tui.journals import Check, JournalDetails, read_check, read_journal
 from tui.plain import ViewOptions

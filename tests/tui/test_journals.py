@@ -10,7 +10,7 @@ from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import ask
 from tests.support.queue_client import QueueClient
 from tests.tui.sights import console, drive, line_of, lines, put, until, until_true
-from tui.asking import Asked
+from tui.admin_queries import Asked
 from tui.journals import JournalDetails, ask_journal, check_journal
 from tui.screens.details import Details
 

@@ -8,7 +8,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from kestreld.client.blocks import Cell
-from tui.asking import Consumer, QueueDetails, Shown
+from tui.admin_queries import Consumer, QueueDetails, Shown
 from tui.figures import FIGURES, HEADINGS, QueueRow, cell, labelled
 from tui.formats import count, printable, span
 from tui.history import SAMPLES_MAX, SERIES

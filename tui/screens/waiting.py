@@ -8,7 +8,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.widgets import Static
 
-from tui.asking import QueueDetails, Shown, WaitingItem
+from tui.admin_queries import QueueDetails, Shown, WaitingItem
 from tui.formats import span
 from tui.items import SHOWN_BYTES_MAX, ItemForm, shown_item
 from tui.keys import ITEM_KEYS, bindings

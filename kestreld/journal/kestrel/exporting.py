@@ -15,8 +15,8 @@ from kestreld.files import FileLayer
 from kestreld.journal import records
 from kestreld.journal.journal import Journal
 from kestreld.journal.kestrel.format import KestrelItem, export_ops, find_queues
-from kestreld.journal.known_readers import undone
 from kestreld.journal.open_files import OpenFiles
+from kestreld.journal.reader_states import undone
 from kestreld.journal.recovery import survey
 from kestreld.journal.verify import FOLDER_SUFFIX
 

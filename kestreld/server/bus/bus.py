@@ -21,7 +21,7 @@ from kestreld.server.bus.host_names import HostNames, numeric
 from kestreld.server.bus.link import CROWDED_BYTES, BusLink, LinkFigures, LinkHost
 from kestreld.server.bus.listener import BusListener
 from kestreld.server.bus.peers import RETRY_MS_MAX, RETRY_MS_MIN, BusEvents, Identity, Peer
-from kestreld.server.complaints import Complaints
+from kestreld.server.rate_limited_log import RateLimitedLog
 from kestreld.server.turn import Turn
 
 RESTART_MS: Final = 100  # a call of the node replaces an older attempt by a new one
@@ -44,7 +44,7 @@ class ClusterBus(LinkHost):
         network: Network,
         agenda: Agenda,
         names: HostNames,
-        complaints: Complaints,
+        complaints: RateLimitedLog,
     ) -> None:
         self.identity = identity
         self.complaints = complaints

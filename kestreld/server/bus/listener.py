@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from kestreld.net import Connection, ListeningSocket
-from kestreld.server.complaints import Complaints
 from kestreld.server.listener import BoundListener
+from kestreld.server.rate_limited_log import RateLimitedLog
 from kestreld.server.turn import Turn
 
 
@@ -17,7 +17,7 @@ class BusListener(BoundListener):
         turn: Turn,
         accept: Callable[[Connection, str, str], None],
         counts: Callable[[], int],
-        complaints: Complaints,
+        complaints: RateLimitedLog,
         *,
         is_tls: bool,
     ) -> None:

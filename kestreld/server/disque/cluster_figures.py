@@ -5,8 +5,8 @@ from typing import Final
 from kestreld.cluster.nodes import DOWN, Flag, Node
 from kestreld.cluster.replicating import DEFAULT_COPIES
 from kestreld.server.bus.peers import Peer
-from kestreld.server.disque.adding import Adding
 from kestreld.server.disque.node import DisqueNode
+from kestreld.server.disque.pending_addjob import Adding
 from kestreld.stats import Figures
 
 # Figures of a node, in the order of a `NodeRow`; None = no such figure. `flags` are those of CLUSTER NODES, `jobs` is

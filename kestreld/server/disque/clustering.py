@@ -24,10 +24,10 @@ from kestreld.queues.slices import Work
 from kestreld.server.bus.bus import ClusterBus
 from kestreld.server.bus.host_names import HostNames
 from kestreld.server.bus.peers import BusEvents
-from kestreld.server.complaints import Complaints
 from kestreld.server.disque.nodes_file import NodesFile
 from kestreld.server.disque.persistence import Done, Persistence
 from kestreld.server.listener import BoundListener
+from kestreld.server.rate_limited_log import RateLimitedLog
 
 TIMEOUT_MS: Final = 15_000  # cluster-node-timeout
 START_MS: Final = 500  # longest wait of clients for pings to known nodes
@@ -90,7 +90,7 @@ class Clustering(BusEvents):
         self._names: HostNames | None = None
         self._note: Report = lambda line: None
         self._report: Report = lambda line: None
-        self._complaints = Complaints(clock, lambda line: None)
+        self._complaints = RateLimitedLog(clock, lambda line: None)
         self._copied_at_ms: dict[str, int] = {}  # time at which each pair with one id was found last
         self._timer = Alarm(agenda, self._tick)
         self._held: list[BoundListener] = []  # clients wait there until these nodes
@@ -126,7 +126,7 @@ class Clustering(BusEvents):
         bus: ClusterBus,
         names: HostNames,
         file: NodesFile,
-        complaints: Complaints,
+        complaints: RateLimitedLog,
         note: Report,
         report: Report,
     ) -> list[Node]:

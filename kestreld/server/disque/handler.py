@@ -16,11 +16,11 @@ from kestreld.queues.slices import Work
 from kestreld.server.accounts import Account
 from kestreld.server.command_handler import Authenticate
 from kestreld.server.disque import replies
-from kestreld.server.disque.adding import STOPPING, Adding
 from kestreld.server.disque.client import DisqueClient
 from kestreld.server.disque.commands import DENY_OOM, LOADING, WRITE, Command
 from kestreld.server.disque.node import DisqueNode, Nap
 from kestreld.server.disque.parser import Refusal, RespParser
+from kestreld.server.disque.pending_addjob import STOPPING, Adding
 from kestreld.server.disque.persistence import Done
 from kestreld.server.disque.replies import NIL, NIL_ARRAY
 from kestreld.server.disque.rights import WITH_SECRETS

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kestreld.cluster.shared_jobs import SharedJobs
-from kestreld.jobs.copied_jobs import ACKNOWLEDGED
 from kestreld.jobs.importing import JobImporter
 from kestreld.jobs.job import ACKED, BORROWED, LENT, LET_GO, WAIT_REPL, Job
 from kestreld.jobs.job_id import is_job_id, is_retried, ttl_ms_of
+from kestreld.jobs.replicated_jobs import ACKNOWLEDGED
 from kestreld.journal.disque_aof import read_saved_job
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler

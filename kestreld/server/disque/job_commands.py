@@ -13,9 +13,9 @@ from kestreld.jobs.store import FOREVER_MS
 from kestreld.queues.reports import Pieces
 from kestreld.queues.slices import Work
 from kestreld.server.disque import replies
-from kestreld.server.disque.adding import Adding
 from kestreld.server.disque.handler import DisqueHandler
 from kestreld.server.disque.numbers import integer
+from kestreld.server.disque.pending_addjob import Adding
 from kestreld.server.disque.replies import NIL_ARRAY, SYNTAX_ERROR
 from kestreld.server.disque.rights import OwnGlob
 

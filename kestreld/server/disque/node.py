@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kestreld.cluster.shared_jobs import SharedJobs
-from kestreld.jobs.copied_jobs import CopiedJobs
 from kestreld.jobs.job import ACKED, ACTIVE, WAIT_REPL, Job
 from kestreld.jobs.job_queue import JobQueue
+from kestreld.jobs.replicated_jobs import ReplicatedJobs
 from kestreld.jobs.store import DELETED, RandomBytes, Watch
 from kestreld.queues.agenda import TimedWait
 from kestreld.queues.commit import Committed
@@ -99,7 +99,7 @@ class DisqueNode:
     LEAVING = LEAVING
 
     def __init__(
-        self, state: ServerState, jobs: CopiedJobs, random_bytes: RandomBytes, port: int, process: ProcessFacts
+        self, state: ServerState, jobs: ReplicatedJobs, random_bytes: RandomBytes, port: int, process: ProcessFacts
     ) -> None:
         self.process = process
         self.config_path = ""  # of the file that CONFIG REWRITE writes

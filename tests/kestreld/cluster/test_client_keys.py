@@ -9,7 +9,7 @@ from kestreld.cluster.client_keys import ANSWER_MS
 from kestreld.cluster.job_messages import FoundKey
 from kestreld.jobs.job import COPY, QUEUED
 from kestreld.jobs.keys import KEY_TIME_MS, key_in
-from kestreld.server.disque.adding import Adding
+from kestreld.server.disque.pending_addjob import Adding
 from tests.support.job_net import RETRY_MS, TTL_MS, JobNet, JobNode, Q
 
 OPTIONS: Final = (TTL_MS, RETRY_MS, 0, -1)

@@ -7,8 +7,8 @@ import pytest
 from kestreld.cluster.acks import FIRST_RETRY_MS, TOLD_FIRST_MS, TOLD_MS_MAX
 from kestreld.cluster.job_messages import DelJob, GotAck, SetAck, YourJobs
 from kestreld.cluster.peers import GAP_MS
-from kestreld.jobs.copied_jobs import ACKNOWLEDGED
 from kestreld.jobs.job import ACKED, ACTIVE, COPY, NOTICE_MS, QUEUED
+from kestreld.jobs.replicated_jobs import ACKNOWLEDGED
 from tests.support.job_net import RETRY_MS, TTL_MS, JobNet
 
 LONG_MS: Final = RETRY_MS + 3 * GAP_MS + 2 * NOTICE_MS

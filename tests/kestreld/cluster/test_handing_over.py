@@ -2,7 +2,7 @@
 
 import pytest
 
-from kestreld.cluster.handing_over import ON_THE_WAY_MAX
+from kestreld.cluster.drain import ON_THE_WAY_MAX
 from kestreld.jobs.job import COPY, DELAYED, QUEUED
 from tests.support.job_net import RETRY_MS, JobNet, JobNode
 

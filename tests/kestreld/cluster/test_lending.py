@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from kestreld.cluster.at_most_once import REMIND_MS
 from kestreld.cluster.copying import copy_of
 from kestreld.cluster.job_messages import (
     Declined,
@@ -17,7 +18,6 @@ from kestreld.cluster.job_messages import (
     Stored,
     TookBack,
 )
-from kestreld.cluster.lending import REMIND_MS
 from kestreld.cluster.nodes import Flag
 from kestreld.jobs.job import BORROWED, DELAYED, LENT, LET_GO, QUEUED
 from tests.support.job_net import TIMEOUT_MS, JobNet, Q

@@ -5,7 +5,6 @@ from typing import Final
 
 import pytest
 
-from kestreld.jobs.copied_jobs import CopiedJobs
 from kestreld.jobs.job import (
     ACKED,
     ACTIVE,
@@ -21,6 +20,7 @@ from kestreld.jobs.job import (
     Job,
 )
 from kestreld.jobs.job_queue import JobQueue
+from kestreld.jobs.replicated_jobs import ReplicatedJobs
 from kestreld.jobs.timers import IDLE_ENTRIES_MAX
 from kestreld.queues.agenda import Agenda
 from tests.support.clock import FakeClock
@@ -37,7 +37,7 @@ class Node:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.jobs = CopiedJobs(self.clock, Agenda(), Random(7).randbytes, NODE_ID)
+        self.jobs = ReplicatedJobs(self.clock, Agenda(), Random(7).randbytes, NODE_ID)
         self.both = self.jobs.me | self.jobs.node_sets.of(OTHER_ID)
         self._number = 0
 

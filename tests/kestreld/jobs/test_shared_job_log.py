@@ -10,7 +10,6 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from kestreld.files import FileLayer
-from kestreld.jobs.copied_jobs import ACKNOWLEDGED, CopiedJobs
 from kestreld.jobs.job import (
     ACKED,
     ACTIVE,
@@ -27,6 +26,7 @@ from kestreld.jobs.job import (
 )
 from kestreld.jobs.job_queue import NOT_PAUSED, PAUSED_IN, PAUSED_OUT, JobQueue
 from kestreld.jobs.keys import key_in
+from kestreld.jobs.replicated_jobs import ACKNOWLEDGED, ReplicatedJobs
 from kestreld.journal import job_segments
 from kestreld.journal.job_records import JobType, read_paused, whole_job_records
 from kestreld.journal.job_repair import repair_job_log
@@ -81,7 +81,7 @@ def owners(engine: JobEngine, job_id: bytes) -> set[bytes]:
     return set(engine.jobs.node_sets.ids(engine.job(job_id).terms.owners))
 
 
-def bits(jobs: CopiedJobs, *ids: bytes) -> int:
+def bits(jobs: ReplicatedJobs, *ids: bytes) -> int:
     return jobs.node_sets.of_all(ids)
 
 
@@ -402,7 +402,7 @@ def test_pauses_are_kept_although_there_are_as_many_queues_as_there_may_be(tmp_p
         queue = engine.jobs.queue(name)
         assert queue is not None
         engine.jobs.pause(queue, PAUSED_IN)
-    with patch.object(CopiedJobs, "has_all_queues", property(lambda self: True)):
+    with patch.object(ReplicatedJobs, "has_all_queues", property(lambda self: True)):
         again(engine)
     assert [queue.pause for queue in engine.jobs.queues] == [PAUSED_IN] * 2
     assert engine.jobs.listed == 2

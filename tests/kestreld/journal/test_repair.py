@@ -28,7 +28,7 @@ from kestreld.journal.records import (
     read_key,
 )
 from kestreld.journal.repair import RepairReport, repair
-from kestreld.journal.salvage import SAID
+from kestreld.journal.resync import SAID
 from kestreld.journal.segment import Header, decode_header, encode_header
 from kestreld.queues.reader_lifecycle import ReaderLifecycle
 from tests.support.clock import FakeClock

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kestreld.library import ConcurrentBlockingQueue, JournaledQueue, SimpleBlockingQueue
-from kestreld.library.afterwards import afterwards
+from kestreld.library.cleanup import cleanup
 from kestreld.library.shared_queue import open_shared
 from tests.support.library import LONG_MS, LONG_S, at_ms, journaled
 from tests.support.shared_spools import new_spool
@@ -213,7 +213,7 @@ def test_an_item_comes_back_once_where_its_answer_is_finalized_before_the_corout
 
     asyncio.run(leave())
     done = threading.Event()
-    afterwards.do(done.set)
+    cleanup.do(done.set)
     assert done.wait(LONG_S)
     queue.put("2")
     await_true(lambda: queue.open_items() == 0, "the item to be given back")

@@ -9,7 +9,7 @@ from kestreld.journal.records import item_data
 from kestreld.queues import leases
 from kestreld.queues.leases import confirm, extend, fail, give_back, lease
 from kestreld.queues.reader import Reader
-from kestreld.queues.renewal import renew
+from kestreld.queues.rebuild import renew
 from kestreld.queues.waiters import OPEN, Waiter
 from tests.support.clock import FakeClock
 from tests.support.engine import Engine, QuickFiles

@@ -12,7 +12,7 @@ import pytest
 from kestreld.journal.records import Type, whole_records
 from kestreld.journal.segment import decode_header
 from kestreld.journal.verify import verify_journal
-from kestreld.queues.retirement import SEEK_POINTS_AT_ONCE
+from kestreld.queues.dead_segments import SEEK_POINTS_AT_ONCE
 from kestreld.server.memcache.commands import CommandCache
 from kestreld.server.memcache.handler import Handler
 from kestreld.server.memcache.parser import MemcacheParser

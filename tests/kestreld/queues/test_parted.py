@@ -2,7 +2,7 @@
 
 import sys
 
-from kestreld.queues.parted import DROPPED_AT_ONCE, PARTS, PartedDict
+from kestreld.queues.sharded import DROPPED_AT_ONCE, PARTS, ShardedDict
 
 MANY = 200_000
 FEW = 128  # as many as are put in one go
@@ -10,7 +10,7 @@ FEW = 128  # as many as are put in one go
 
 def test_few_parts_grow_in_one_go() -> None:
     """Ids that follow on each other come to all parts alike, and of equal parts all would grow with the same few."""
-    parted: PartedDict[int, int] = PartedDict()
+    parted: ShardedDict[int, int] = ShardedDict()
     sizes: list[int] = []
     for first in range(1, MANY, FEW):
         for one in range(first, first + FEW):
@@ -22,7 +22,7 @@ def test_few_parts_grow_in_one_go() -> None:
 
 
 def test_what_is_dropped_is_freed_in_small_steps() -> None:
-    parted: PartedDict[int, int] = PartedDict()
+    parted: ShardedDict[int, int] = ShardedDict()
     for one in range(MANY):
         parted[one] = one
     left, steps = len(parted), 0
@@ -34,7 +34,7 @@ def test_what_is_dropped_is_freed_in_small_steps() -> None:
 
 
 def test_a_key_that_comes_again_counts_once() -> None:
-    parted: PartedDict[int, int] = PartedDict()
+    parted: ShardedDict[int, int] = ShardedDict()
     parted[-1] = 1
     parted[-1] = 2
     assert (len(parted), parted[-1], parted.pop(-1), parted.pop(-1), len(parted)) == (1, 2, 2, None, 0)

@@ -7,8 +7,8 @@ linearizability is promised, or checked. `keeping` looks at copies, `answering` 
 import math
 from typing import TYPE_CHECKING, Final
 
-from kestreld.jobs.copied_jobs import ACKNOWLEDGED
 from kestreld.jobs.job import CTIME_BITS
+from kestreld.jobs.replicated_jobs import ACKNOWLEDGED
 from kestreld.jobs.store import JITTER_MS
 from tests.simulation.cluster.answering import Answers
 from tests.simulation.cluster.books import CAUSES, CLEARS, MOVES, Act, Sent

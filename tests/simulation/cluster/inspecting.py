@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Final
 
-from kestreld.jobs.copied_jobs import CopiedJobs
 from kestreld.jobs.job import ACKED, ACTIVE, BORROWED, COPY, DELAYED, GONE, LENT, LET_GO, QUEUED, WAIT_REPL, Job
 from kestreld.jobs.levels import BASE_BYTES, JOB_BYTES
+from kestreld.jobs.replicated_jobs import ReplicatedJobs
 from tests.simulation.cluster.books import Act
 from tests.simulation.cluster.machine import Machine
 from tests.simulation.cluster.watching import Take, WatchedJobs
@@ -185,7 +185,7 @@ class Inspector:
             self._world.complain(f"{machine.name}: {problem}")
 
 
-def problems_of(jobs: CopiedJobs) -> list[str]:
+def problems_of(jobs: ReplicatedJobs) -> list[str]:
     """What is wrong with the books of a store."""
     found: list[str] = []
     totals: dict[int, list[int]] = {}

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from kestreld.jobs.copied_jobs import ACKNOWLEDGED
+from kestreld.jobs.replicated_jobs import ACKNOWLEDGED
 from kestreld.jobs.store import DELETED, EXPIRED
 from tests.simulation.cluster.books import CLEARS, Sent, Try
 from tests.simulation.cluster.watching import CLEARED, DISK_LOST, LOST, RELOADED, Copy, Knowledge

@@ -7,12 +7,12 @@ from random import Random
 from typing import Final
 from unittest.mock import patch
 
-from kestreld.cluster import acks, collecting, federating
+from kestreld.cluster import ack_gc, acks, federating
 from kestreld.config.config import Config, QueueConfig, RetryFrom
 from kestreld.config.job_rules import JobRule, JobRules
 from kestreld.jobs import jobs, log, maintenance, recovery, storage, store, table
 from kestreld.jobs.dead_letters import DEAD_SUFFIX
-from kestreld.server.disque import node, starting
+from kestreld.server.disque import assemble, node
 from tests.simulation.cluster.watching import WatchedJobs, watched_messages
 from tests.simulation.plan import SPOOL
 
@@ -156,7 +156,7 @@ def small_steps(plan: ClusterPlan) -> Iterator[None]:
     """
     small = plan.small
     with ExitStack() as patched:
-        for module in (jobs, store, recovery, table, collecting):
+        for module in (jobs, store, recovery, table, ack_gc):
             patched.enter_context(patch.object(module, "MASK", 0))
         for module, name, value in (
             (table, "PARTS", 1),
@@ -168,7 +168,7 @@ def small_steps(plan: ClusterPlan) -> Iterator[None]:
             (log, "KEPT_BYTES_MAX", 1 << 24),
             (federating, "GIVEN_BYTES_MAX", small["given bytes"]),
             (acks, "RETRY_MS_MAX", small["ack retry"]),
-            (starting, "CopiedJobs", WatchedJobs),
+            (assemble, "ReplicatedJobs", WatchedJobs),
             (node, "IDLE_MS", (plan.idle_ms, min(plan.idle_ms, 10_000), min(plan.idle_ms, 2000))),
         ):
             patched.enter_context(patch.object(module, name, value))

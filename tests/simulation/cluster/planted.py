@@ -7,21 +7,21 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from kestreld.cluster import replicating, requeueing
+from kestreld.cluster.ack_gc import AckCollector
 from kestreld.cluster.acks import Ack
+from kestreld.cluster.at_most_once import Lending
 from kestreld.cluster.client_keys import KeySearch, KeySearches
-from kestreld.cluster.collecting import AckCollector
 from kestreld.cluster.federating import Federating
 from kestreld.cluster.job_messages import GotJob, JobCopy, NeedJobs, Notice, SetAck
-from kestreld.cluster.lending import Lending
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.peers import Peers
 from kestreld.cluster.replication import Replication
 from kestreld.cluster.requeueing import Requeueing
 from kestreld.cluster.shared_jobs import SharedJobs
-from kestreld.jobs.copied_jobs import CopiedJobs
 from kestreld.jobs.job import LENT, Job, JobTerms
 from kestreld.jobs.job_queue import JobQueue
 from kestreld.jobs.log import JobLog
+from kestreld.jobs.replicated_jobs import ReplicatedJobs
 from kestreld.server.bus.bus import ClusterBus
 from tests.simulation.planted import no_sync
 
@@ -34,14 +34,14 @@ def ack_before_n_copies() -> AbstractContextManager[Any]:
 @contextmanager
 def importer_not_counted() -> Iterator[None]:
     """A node that imports a job is none of its owners, nor does the giver remember it."""
-    take, own = Federating._take, CopiedJobs.own
+    take, own = Federating._take, ReplicatedJobs.own
 
     def taken(self: Federating, sender: Node, copy: JobCopy) -> None:
-        with patch.object(self._jobs, "me", 0), patch.object(CopiedJobs, "own", lambda *arguments: None):
+        with patch.object(self._jobs, "me", 0), patch.object(ReplicatedJobs, "own", lambda *arguments: None):
             take(self, sender, copy)
 
     def not_owned(self: Federating, queue: JobQueue, node: Node, count: int) -> int:
-        with patch.object(CopiedJobs, "own", lambda *arguments: None):
+        with patch.object(ReplicatedJobs, "own", lambda *arguments: None):
             return give(self, queue, node, count)
 
     give = Federating._give
@@ -51,7 +51,7 @@ def importer_not_counted() -> Iterator[None]:
         patch.object(Requeueing, "_know", lambda *arguments: None),
     ):
         yield
-    assert CopiedJobs.own is own
+    assert ReplicatedJobs.own is own
 
 
 def deljob_before_gotack() -> AbstractContextManager[Any]:
@@ -62,11 +62,11 @@ def deljob_before_gotack() -> AbstractContextManager[Any]:
 def timer_of_the_wrong_clock() -> AbstractContextManager[Any]:
     """Jobs that another node has queued are put off by the clock of the machine, not by that of the jobs."""
 
-    def put_off(self: CopiedJobs, job: Job, requeue_at_ms: int) -> None:
+    def put_off(self: ReplicatedJobs, job: Job, requeue_at_ms: int) -> None:
         right(self, job, requeue_at_ms and requeue_at_ms - self.now_ms + self.clock.monotonic_ms)
 
-    right = CopiedJobs.put_off
-    return patch.object(CopiedJobs, "put_off", put_off)
+    right = ReplicatedJobs.put_off
+    return patch.object(ReplicatedJobs, "put_off", put_off)
 
 
 def both_queue() -> AbstractContextManager[Any]:
@@ -159,7 +159,7 @@ def interest_not_withdrawn() -> AbstractContextManager[Any]:
 
 def counters_not_told() -> AbstractContextManager[Any]:
     """A node that takes over a job counts from what it knew itself."""
-    return patch.object(CopiedJobs, "count", lambda self, job, nacks, deliveries: None)
+    return patch.object(ReplicatedJobs, "count", lambda self, job, nacks, deliveries: None)
 
 
 def acks_not_kept() -> AbstractContextManager[Any]:

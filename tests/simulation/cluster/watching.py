@@ -12,9 +12,9 @@ from unittest.mock import patch
 from kestreld.cluster.job_messages import GotAck, GotJob, JobMessage, Stored
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.shared_jobs import SharedJobs
-from kestreld.jobs.copied_jobs import CopiedJobs
 from kestreld.jobs.job import ACKED, COPY, LET_GO, QUEUED, DeadLetter, Job, JobTerms
 from kestreld.jobs.job_queue import JobQueue
+from kestreld.jobs.replicated_jobs import ReplicatedJobs
 from kestreld.jobs.store import DELETED
 from kestreld.jobs.table import Table
 from tests.simulation.history import POWER_CUT
@@ -269,7 +269,7 @@ def _in_ms(store: "WatchedJobs", job: Job) -> int:
     return job.requeue_at_ms - store.now_ms if job.requeue_at_ms else -1
 
 
-class WatchedJobs(CopiedJobs):
+class WatchedJobs(ReplicatedJobs):
     """A store that tells what becomes of its jobs."""
 
     host = ""

@@ -6,9 +6,9 @@ from typing import Final
 from kestreld.jobs.storage import JobStorage
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import GroupCommit
+from kestreld.server.disque.assemble import disque_protocol, keep_id, keep_on_disk, new_jobs, open_bus
 from kestreld.server.disque.disque_nodes import NODES_NAME
 from kestreld.server.disque.node import DisqueNode, ProcessFacts
-from kestreld.server.disque.starting import disque_protocol, keep_id, keep_on_disk, new_jobs, open_bus
 from kestreld.server.service import Service
 from kestreld.spool_lock import take_lock
 from tests.simulation.server import Server

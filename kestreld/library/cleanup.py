@@ -14,7 +14,7 @@ from kestreld.forks import restart_in_child
 Call = Callable[[], object]
 
 
-class Afterwards:
+class CleanupThread:
     """A thread that makes calls in order, started with the first. Requesting a call takes no lock."""
 
     def __init__(self) -> None:
@@ -50,4 +50,4 @@ class Afterwards:
             self._thread = None  # the next call has another one
 
 
-afterwards = Afterwards()
+cleanup = CleanupThread()

@@ -8,9 +8,9 @@ from kestreld.cluster.job_messages import CaughtUp, DelJob, GotAck, SetAck
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.peers import Peers
 from kestreld.cluster.tombstones import Tombstones
-from kestreld.jobs.copied_jobs import ACKNOWLEDGED
 from kestreld.jobs.job import ACKED, BORROWED, LENT, LET_GO, Job, JobTerms
 from kestreld.jobs.job_queue import JobQueue
+from kestreld.jobs.replicated_jobs import ACKNOWLEDGED
 from kestreld.jobs.table import MASK, Table
 from kestreld.queues.slices import WAITS, Work
 

@@ -12,13 +12,13 @@ from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import Due, Reason, Why, item_expire_at_ms, item_id
 from kestreld.queues.held import ATTEMPT_MAX, Held, Lease, lease_of
 from kestreld.queues.item import ITEM_HEADER_BYTES, is_expired
-from kestreld.queues.progress import Progress
+from kestreld.queues.reader_progress import ReaderProgress
 
 _IS_COUNTED: Final = ATTEMPT_MAX + 1  # in the `lease` of a DUE record: a failure of this attempt was counted before
 READ_AHEAD_BYTES: Final = 64 * 1024  # half a millisecond of small items
 
 
-class Scheduling(Progress):
+class ReaderDueItems(ReaderProgress):
     """A reader's items that have a time or an owner of their own."""
 
     __slots__ = ()

@@ -11,7 +11,7 @@ from typing import Final, TypeVar, cast
 from kestreld.journal.job_records import JobType, checked_job_end
 from kestreld.journal.job_segments import HEADER_BYTES
 from kestreld.journal.records import FRAME_BYTES, find_whole_records
-from kestreld.journal.salvage import Piece, longest_row
+from kestreld.journal.resync import Piece, longest_row
 
 UNTIMED: Final = (JobType.SYNC, JobType.QUEUED)  # all others begin with a time
 NO_ANCHOR: Final = -1
@@ -27,7 +27,7 @@ def result_of(work: Generator[object, None, T]) -> T:
             return cast("T", end.value)
 
 
-class JobSalvage:
+class JobResync:
     """Reads one segment, whose bytes that count are `buffer`. `since_ms` is no later than its first record."""
 
     def __init__(self, buffer: bytes, since_ms: int) -> None:

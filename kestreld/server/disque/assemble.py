@@ -8,8 +8,8 @@ from kestreld.cluster.shared_jobs import SharedJobs
 from kestreld.config.config import Address, Config, RetryFrom, bus_exposure_reason
 from kestreld.errors import ConfigError
 from kestreld.files import must_be_the_systems
-from kestreld.jobs.copied_jobs import CopiedJobs
 from kestreld.jobs.maintenance import Engine
+from kestreld.jobs.replicated_jobs import ReplicatedJobs
 from kestreld.jobs.storage import JobStorage
 from kestreld.jobs.store import RandomBytes
 from kestreld.journal.disque_aof import AOF_NAME
@@ -18,7 +18,6 @@ from kestreld.queues.collection import QueueCollection
 from kestreld.server.bus.bus import ClusterBus
 from kestreld.server.bus.host_names import HostNames
 from kestreld.server.bus.peers import Identity
-from kestreld.server.complaints import Complaints
 from kestreld.server.disque.clustering import Announced
 from kestreld.server.disque.conf_file import DisqueConf
 from kestreld.server.disque.disque_nodes import take_over_nodes
@@ -29,6 +28,7 @@ from kestreld.server.disque.nodes_file import NodesFile
 from kestreld.server.disque.persistence import LoggedJobs, fsync_word
 from kestreld.server.disque.protocol import Disque
 from kestreld.server.disque.saved_settings import SavedSettings
+from kestreld.server.rate_limited_log import RateLimitedLog
 from kestreld.server.service import Service
 from kestreld.tls import cluster_contexts
 
@@ -37,9 +37,9 @@ NODE_ID_RANDOM_BYTES = 20
 
 def new_jobs(
     collection: QueueCollection, config: Config, random_bytes: RandomBytes, tidy: Callable[[], None] = lambda: None
-) -> CopiedJobs:
+) -> ReplicatedJobs:
     """Make an empty store. `tidy` is called at intervals while millions of jobs fall due."""
-    return CopiedJobs(
+    return ReplicatedJobs(
         collection.clock,
         collection.agenda,
         random_bytes,
@@ -52,7 +52,7 @@ def new_jobs(
 
 
 def disque_protocol(
-    service: Service, jobs: CopiedJobs, random_bytes: RandomBytes, port: int, process: ProcessFacts
+    service: Service, jobs: ReplicatedJobs, random_bytes: RandomBytes, port: int, process: ProcessFacts
 ) -> tuple[Disque, DisqueNode]:
     """Make the protocol that serves these jobs, and the node that its sessions share."""
     node = DisqueNode(service.state, jobs, random_bytes, port, process)
@@ -171,7 +171,7 @@ def open_bus(
         cluster_contexts(config, collection.files),
     )
     names = HostNames(service.loop, service.network)
-    complaints = Complaints(service.clock, report)
+    complaints = RateLimitedLog(service.clock, report)
     bus = ClusterBus(cluster, identity, service.turn, service.network, service.agenda, names, complaints)
     service.listeners += [bus.listen(one) for one in bound]
     cluster.announce(announced(config, addresses, client_port))

@@ -1,4 +1,4 @@
-"""ResourceWarnings for queues that were not closed before they were garbage or the process ended.
+"""The ends of a queue's life: a placeholder before it is opened, and a ResourceWarning if it is never closed.
 
 Garbage is collected in the middle of anything: a thread warns, and the code that runs at that moment is in C.
 """
@@ -6,13 +6,35 @@ Garbage is collected in the middle of anything: a thread warns, and the code tha
 import atexit
 import logging
 import warnings
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from weakref import ref
 
+from kestreld.errors import QueueNotOpen
 from kestreld.forks import call_in_child
-from kestreld.library.afterwards import afterwards
+from kestreld.library.cleanup import cleanup
 
 _log: Final = logging.getLogger("kestreld.library")
+
+
+class _Unopened:
+    """Object whose every use raises QueueNotOpen."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+
+    def _refuse(self) -> NoReturn:
+        raise QueueNotOpen(self._queue)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self._refuse()
+
+    def __len__(self) -> NoReturn:
+        self._refuse()
+
+
+def unopened(queue: str) -> Any:
+    """Return a placeholder for any object. Its use raises QueueNotOpen with the name of the queue."""
+    return _Unopened(queue)
 
 
 class Watch(ref[Any]):
@@ -33,7 +55,7 @@ _watches: Final[dict[int, Watch]] = {}
 
 def watch(queue: object, what: str) -> Watch:
     """Warn of a queue unless `unwatch` comes first."""
-    found = Watch(queue, afterwards.ready())
+    found = Watch(queue, cleanup.ready())
     found.what = what
     _watches[id(found)] = found
     return found

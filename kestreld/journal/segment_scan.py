@@ -17,7 +17,7 @@ from kestreld.journal.records import (
     read_checkpoint,
     record_end,
 )
-from kestreld.journal.salvage import one_bit_off
+from kestreld.journal.resync import one_bit_off
 from kestreld.journal.segment import Header, decode_header, encode_header, parse_segment_name
 
 READ_BYTES: Final = 1 << 20

@@ -37,7 +37,7 @@ FILL_BYTES: Final = 256 * 1024  # about two milliseconds of reading at most
 SEEK_BYTES: Final = 64 * 1024
 
 
-class Window(Holder):
+class ReaderWindow(Holder):
     """Items that a reader has yet to deliver. Base class of a reader: what becomes of items is not known here."""
 
     __slots__ = (

@@ -20,7 +20,7 @@ REPORT_EVERY_MS: Final = 60_000
 SEEK_POINTS_AT_ONCE: Final = 16
 
 
-class Retirement:
+class DeadSegments:
     """Retires segments of a collection, except of queues being compacted, whose segments are being read."""
 
     def __init__(self, collection: QueueCollection, slices: Slices, is_compacting: Callable[[Queue], bool]) -> None:

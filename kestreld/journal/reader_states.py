@@ -6,11 +6,11 @@ If these are not enough, an item is delivered again rather than not at all.
 from bisect import bisect_left, bisect_right
 
 from kestreld.journal import records
-from kestreld.journal.due_items import DueItems
+from kestreld.journal.held_records import HeldRecords
 from kestreld.journal.recovery import note_failure, settle, true_failures
 
 
-class KnownReaders:
+class ReaderStates:
     """Readers by a CHECKPOINT and the records after it. `base` None: no CHECKPOINT is whole.
 
     `from_start`: the journal's very first segment is there, so that every reader was added in what is left.
@@ -25,7 +25,7 @@ class KnownReaders:
             number: list(state.done) for number, state in self._readers.items()
         }
         self._held_from = base.held_from if base is not None else 0
-        self.due = DueItems(self._readers.values())
+        self.due = HeldRecords(self._readers.values())
         self.failures: dict[records.FailedItem, str] = dict(base.failures) if base is not None else {}
         if base is None:
             self.due.join(self.next_reader, records.Kind.QUEUE, 0)  # the default reader's number

@@ -6,7 +6,7 @@ from typing import Final
 
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.config.units import parse_duration_ms
-from tui.asking import Action, Asked, QueueDetails, delete_queue, flush_queue, reload
+from tui.admin_queries import Action, Asked, QueueDetails, delete_queue, flush_queue, reload
 from tui.base import BaseConsole
 from tui.formats import count, printable
 from tui.moving import Errand, ItemAction, check_target, move_queue, put_item, redrive_queue, run_errand

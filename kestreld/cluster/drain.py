@@ -2,15 +2,15 @@
 
 A leaving node of Disque moves none. Each job gets a copy on a node that does not hold it yet, if there is one; once
 that node, or else one of the holders, has confirmed that it holds the job, all of them are told that this node no
-longer does, and its own copy goes. A job with RETRY 0 is lent (see `lending`), or dropped if it was delivered.
+longer does, and its own copy goes. A job with RETRY 0 is lent (see `at_most_once`), or dropped if it was delivered.
 """
 
 from collections.abc import Callable
 from typing import Final
 
+from kestreld.cluster.at_most_once import Lending
 from kestreld.cluster.copying import copy_of
 from kestreld.cluster.job_messages import GotJob, LeftJob, Notice, ReplJob
-from kestreld.cluster.lending import Lending
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.peers import Peers
 from kestreld.cluster.reactions import Word

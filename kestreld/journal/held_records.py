@@ -27,7 +27,7 @@ from kestreld.journal.records import (
 from kestreld.journal.segment import Segment
 
 
-class DueItems:
+class HeldRecords:
     """Held items and keys by reader number and id. Pass in the records in the order in which they were written."""
 
     def __init__(self, readers: Iterable[ReaderState]) -> None:

@@ -9,7 +9,7 @@ EVERY_MS: Final = 60_000
 SUBJECTS_MAX: Final = 100
 
 
-class Complaints:
+class RateLimitedLog:
     """Log lines limited to one per subject and minute, and to SUBJECTS_MAX subjects."""
 
     def __init__(self, clock: Clock, report: Callable[[str], None]) -> None:

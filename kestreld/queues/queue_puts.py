@@ -39,7 +39,7 @@ _pack_put: Final = PUT.pack
 _checksum: Final = xxh3_64_intdigest
 
 
-class Putting(Family):
+class QueuePuts(Family):
     """All readers on one journal, and what is put for them."""
 
     __slots__ = (

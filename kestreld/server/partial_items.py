@@ -24,7 +24,7 @@ class _Item:
         self.read_at_ms = 0
 
 
-class Inflight:
+class PartialItems:
     """Unfinished items of all sessions that are larger than the data always read, the oldest first."""
 
     def __init__(self, clock: Clock, bytes_max: int) -> None:

@@ -34,7 +34,7 @@ from kestreld.queues.held import Held
 from kestreld.queues.id_ranges import gaps, ranges_of
 from kestreld.queues.item import ITEM_HEADER_BYTES, data_bytes_of
 from kestreld.queues.keys import Keys
-from kestreld.queues.window import Window
+from kestreld.queues.reader_window import ReaderWindow
 from kestreld.stats import Totals
 
 RETRIES_FEW: Final = 64
@@ -58,7 +58,7 @@ class PendingTransfer:
             self.pending_commit = self.destination.pending_commit
 
 
-class Progress(Window):
+class ReaderProgress(ReaderWindow):
     """Items that a reader has given out, and those finished beyond its position."""
 
     __slots__ = (

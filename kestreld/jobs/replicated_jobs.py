@@ -31,7 +31,7 @@ from kestreld.jobs.store import EXPIRED
 ACKNOWLEDGED: Final = "acked"
 
 
-class CopiedJobs(Jobs):
+class ReplicatedJobs(Jobs):
     """The jobs of a node that may be one of several."""
 
     def jitter_ms(self) -> int:

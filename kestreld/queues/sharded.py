@@ -18,7 +18,7 @@ TIDY_MIN: Final = 64
 LOOKS: Final = 1000
 
 
-class PartedDict(Generic[K, V]):
+class ShardedDict(Generic[K, V]):
     """A dict in PARTS parts, each created when it is first needed."""
 
     __slots__ = ("_count", "_parts")
@@ -79,7 +79,7 @@ class PartedDict(Generic[K, V]):
         return True
 
 
-class PartedHeap:
+class ShardedHeap:
     """A heap of numbers in parts; a number's key decides on its part.
 
     `counts` returns True for a number that is still of use, `of_use` how many are.

@@ -22,7 +22,7 @@ Piece = tuple[int, int, int]  # type of a whole record, or 0 for a stretch that 
 PAUSE: Final[Piece] = (-1, 0, 0)  # no result yet: a search goes on
 
 
-class Salvage:
+class Resync:
     """Reads one segment from `start` on. Its ids begin at `first_id`, and are below `end_id` if that is known.
 
     `is_end_said`: all of `buffer` counts. Otherwise it may end in the rest of a failed commit.
