@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> int:
         if (command := plain_command(arguments)) is not None:
             command()
             return ExitCode.OK
-        from kestrelctl.verbs import invoke
+        from kestrelctl.command_tree import invoke
 
         return invoke(arguments)
 

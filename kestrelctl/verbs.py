@@ -1,131 +1,273 @@
-"""The typer command tree of kestrelctl: all verbs, imported when used, and the options of the whole program."""
+"""Table of kestrelctl's verbs: name, implementation, topic of the help, and examples.
 
-from collections.abc import Callable, Iterator, Mapping, Set
-from copy import copy as copy_of
-from functools import partial
-from importlib import import_module
-from typing import Annotated, Any, Final, cast
+The command tree, completions, man pages and topics of `--help` are made of it. It imports no verb: that of one that is
+not used takes longer than a short command runs.
+"""
 
-import typer
+from typing import Final, NamedTuple
 
-from kestrelctl.commands.declared import MAY_BE_EMPTY
-from kestrelctl.commands.groups import ungrouped
-from kestrelctl.commands.options import TIMEOUT_DEFAULT, line_options
-from kestrelctl.description.examples import epilog
-from kestrelctl.remote.contexts import SERVER_DEFAULT, WAY_IN
-from kestrelctl.shell import output
-from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestreld import __version__
 
-EXIT_CODES: Final = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
-# Module of kestrelctl.commands and function of each verb. Modules are imported when their verb is used.
-VERBS: Final = {
-    "put": "put.put",
-    "get": "get.get",
-    "peek": "peek.peek",
-    "items": "items.items",
-    "tail": "tail.tail",
-    "cancel": "cancel.cancel",
-    "run-now": "run_now.run_now",
-    "lease confirm": "lease.lease_confirm",
-    "lease extend": "lease.lease_extend",
-    "lease give-back": "lease.lease_give_back",
-    "consumers": "consumers.consumers",
-    "move": "move.move",
-    "copy": "copy.copy",
-    "dead": "dead.dead",
-    "redrive": "redrive.redrive",
-    "export": "export_items.export_items",
-    "import": "import_items.import_items",
-    "ls": "ls.ls",
-    "stats": "stats.stats",
-    "top": "top.top",
-    "web": "web.web",
-    "watch": "watch.watch",
-    "wait": "wait.wait",
-    "check": "check.check",
-    "history": "history.history",
-    "doctor": "doctor.doctor",
-    "flush": "flush.flush",
-    "flush-all": "flush_all.flush_all",
-    "flush-expired": "flush_expired.flush_expired",
-    "flush-all-expired": "flush_all_expired.flush_all_expired",
-    "delete": "delete.delete",
-    "undo": "undo.undo",
-    "dump-config": "dump_config.dump_config",
-    "dump-stats": "dump_stats.dump_stats",
-    "reload": "reload.reload",
-    "version": "version.version",
-    "shutdown": "shutdown.shutdown",
-    "journal-verify": "journal_verify.journal_verify",
-    "repair": "repair.repair",
-    "readers ls": "readers.readers_ls",
-    "readers create": "readers.readers_create",
-    "readers move": "readers.readers_move",
-    "readers drop": "readers.readers_drop",
-    "cache get": "cache.cache_get",
-    "cache set": "cache.cache_set",
-    "cache add": "cache.cache_add",
-    "cache incr": "cache.cache_incr",
-    "cache delete": "cache.cache_delete",
-    "cache flush": "cache.cache_flush",
-    "cache stats": "cache.cache_stats",
-    "jobs add": "jobs.jobs_add",
-    "jobs get": "jobs.jobs_get",
-    "jobs ack": "jobs.jobs_ack",
-    "jobs fastack": "jobs.jobs_fastack",
-    "jobs nack": "jobs.jobs_nack",
-    "jobs enqueue": "jobs.jobs_enqueue",
-    "jobs dequeue": "jobs.jobs_dequeue",
-    "jobs delete": "jobs.jobs_delete",
-    "jobs working": "jobs.jobs_working",
-    "jobs show": "jobs.jobs_show",
-    "jobs wait": "jobs.jobs_wait",
-    "jobs ls": "job_queues.jobs_ls",
-    "jobs scan": "job_queues.jobs_scan",
-    "jobs peek": "job_queues.jobs_peek",
-    "jobs stat": "job_queues.jobs_stat",
-    "jobs count": "job_queues.jobs_count",
-    "jobs pause": "job_queues.jobs_pause",
-    "jobs dead": "job_queues.jobs_dead",
-    "jobs redrive": "job_queues.jobs_redrive",
-    "jobs qdel": "job_queues.jobs_qdel",
-    "jobs restart": "job_queues.jobs_restart",
-    "jobs import": "jobs_import.jobs_import",
-    "cluster status": "cluster.cluster_status",
-    "cluster nodes": "cluster.cluster_nodes",
-    "cluster meet": "cluster_changes.cluster_meet",
-    "cluster forget": "cluster_changes.cluster_forget",
-    "cluster leaving": "cluster_changes.cluster_leaving",
-    "cluster start": "cluster_start.cluster_start",
-    "context add": "context.context_add",
-    "context select": "context.context_select",
-    "context show": "context.context_show",
-    "context ls": "context.context_ls",
-    "context rm": "context.context_rm",
-    "journal import": "journal.journal_import",
-    "journal export": "journal.journal_export",
-    "journal dump": "journal_dump.journal_dump",
-    "journal diff": "journal_diff.journal_diff",
-    "journal explain-space": "journal_explain_space.journal_explain_space",
-    "journal peek": "journal_peek.journal_peek",
-    "journal replay": "journal_replay.journal_replay",
-    "journal ship": "journal_ship.journal_ship",
-    "retention simulate": "retention.retention_simulate",
-    "bench flood": "bench.flood",
-    "bench many-clients": "bench.many_clients",
-    "bench put-many": "bench.put_many",
-    "bench packing": "bench.packing",
-    "bench timeout": "bench.timeout_test",
-    "bench fanout": "bench.fanout",
-    "spark verify": "spark.verify",
-    "spark report": "spark.report",
-    "spark convert": "spark.convert",
-    "spark compare": "spark.compare",
-    "spark ingest": "spark.ingest",
-    "spark replay": "spark.replay",
+class Verb(NamedTuple):
+    """A verb, such as `put` or `journal dump`; `place`: module of kestrelctl.commands and function."""
+
+    name: str
+    place: str
+    examples: tuple[str, ...] = ()
+
+
+# fmt: off
+TOPICS: Final[dict[str, tuple[Verb, ...]]] = {
+    "Items": (
+        Verb("put", "put.put", (
+            "kestrelctl put work 'hello'",
+            "seq 1 3 | kestrelctl put work --lines",
+            "kestrelctl put work @order.json --expire 10m",
+            "kestrelctl put work 'remind' --delay 1h --key order-17",
+        )),
+        Verb("get", "get.get", (
+            "kestrelctl get work --wait 5s",
+            "kestrelctl get work --all --exec ./handle-one-item",
+            "kestrelctl get work --lease 30s --exec ./handle-one-item",
+            "kestrelctl get work -n 100 --null | xargs -0 -n 1 echo",
+        )),
+        Verb("peek", "peek.peek", ("kestrelctl peek work --json", "kestrelctl peek dead --json --origin")),
+        Verb("items", "items.items", (
+            "kestrelctl items work",
+            "kestrelctl items work --grep '\"user\": 17' --all -o ndjson",
+            "kestrelctl items work --state leased --fields id,client,left_ms",
+        )),
+        Verb("tail", "tail.tail", ("kestrelctl tail work", "kestrelctl tail -f work --json")),
+        Verb("lease confirm", "lease.lease_confirm", ("kestrelctl lease confirm work 2314885530818453537",)),
+        Verb("lease extend", "lease.lease_extend", ("kestrelctl lease extend work 2314885530818453537 --lease 5m",)),
+        Verb("lease give-back", "lease.lease_give_back", (
+            "kestrelctl lease give-back work 2314885530818453537 --delay 1m",
+            "kestrelctl lease give-back work 2314885530818453537 --failed",
+        )),
+        Verb("cancel", "cancel.cancel", ("kestrelctl cancel work order-17", "kestrelctl cancel work 1234")),
+        Verb("run-now", "run_now.run_now", ("kestrelctl run-now work 1234",)),
+        Verb("move", "move.move", (
+            "kestrelctl move failed work --rate 50/s",
+            "kestrelctl move work work --to q2.example.org",
+            "kestrelctl move failed work --match timeout --max 10",
+        )),
+        Verb("copy", "copy.copy", (
+            "kestrelctl copy work test --max 1000",
+            "kestrelctl copy work work --match '^user 17 ' --to 127.0.0.1:22134",
+        )),
+        Verb("dead", "dead.dead", ("kestrelctl dead failed", "kestrelctl dead failed --grep order-17 -o json")),
+        Verb("redrive", "redrive.redrive",
+             ("kestrelctl redrive failed --dry-run", "kestrelctl redrive failed --to work")),
+        Verb("export", "export_items.export_items",
+             ("kestrelctl export work work.jsonl", "kestrelctl export work | gzip >work.jsonl.gz")),
+        Verb("import", "import_items.import_items",
+             ("kestrelctl import work work.jsonl", "gunzip <work.jsonl.gz | kestrelctl import work")),
+    ),
+    "Queues": (
+        Verb("ls", "ls.ls", ("kestrelctl ls", "kestrelctl ls 'work*' -o json")),
+        Verb("stats", "stats.stats", ("kestrelctl stats", "kestrelctl stats work -o json")),
+        Verb("consumers", "consumers.consumers",
+             ("kestrelctl consumers work", "kestrelctl consumers work --limit 10 -o json")),
+        Verb("readers ls", "readers.readers_ls", ("kestrelctl readers ls work",)),
+        Verb("readers create", "readers.readers_create", ("kestrelctl readers create work report --from latest",)),
+        Verb("readers move", "readers.readers_move",
+             ("kestrelctl readers move work report 1000", "kestrelctl readers move work report latest")),
+        Verb("readers drop", "readers.readers_drop", ("kestrelctl readers drop work report",)),
+        Verb("history", "history.history", (
+            "kestrelctl history work --spool /var/spool/kestrel --since 24h --step 10m",
+            "kestrelctl history work --spool /var/spool/kestrel --archive /srv/archive -o json",
+        )),
+        Verb("wait", "wait.wait", ("kestrelctl wait work --empty --timeout 5m", "kestrelctl wait work --items '<100'")),
+        Verb("flush", "flush.flush", ("kestrelctl flush work",)),
+        Verb("flush-all", "flush_all.flush_all", ("kestrelctl flush-all --yes",)),
+        Verb("flush-expired", "flush_expired.flush_expired", ("kestrelctl flush-expired work",)),
+        Verb("flush-all-expired", "flush_all_expired.flush_all_expired", ("kestrelctl flush-all-expired",)),
+        Verb("delete", "delete.delete", ("kestrelctl delete work --missing-ok",)),
+        Verb("undo", "undo.undo", ("kestrelctl undo work",)),
+    ),
+    "Monitoring": (
+        Verb("top", "top.top", (
+            "kestrelctl top",
+            "kestrelctl top --once --json",
+            "kestrelctl top --filter 'work items>100' --sort -items",
+        )),
+        Verb("web", "web.web", ("kestrelctl web", "kestrelctl web --listen 127.0.0.1:8022 -s a:22133 -s b:22133")),
+        Verb("watch", "watch.watch",
+             ("kestrelctl watch stats work", "kestrelctl watch -i 10s -n 6 ls 'work*' -o ndjson")),
+        Verb("check", "check.check", (
+            "kestrelctl check",
+            "kestrelctl check work --items-warn 1000 --items-crit 10000 --age-crit 10m --waiters-min 1",
+            "kestrelctl check -o prometheus",
+        )),
+        Verb("doctor", "doctor.doctor",
+             ("kestrelctl doctor", "kestrelctl doctor --config /etc/kestreld/kestreld.yaml -o json")),
+    ),
+    "Server": (
+        Verb("dump-config", "dump_config.dump_config", ("kestrelctl dump-config", "kestrelctl dump-config -o json")),
+        Verb("dump-stats", "dump_stats.dump_stats", ("kestrelctl dump-stats",)),
+        Verb("reload", "reload.reload", ("kestrelctl reload",)),
+        Verb("version", "version.version", ("kestrelctl version",)),
+        Verb("shutdown", "shutdown.shutdown", ("kestrelctl shutdown --yes",)),
+    ),
+    "Journals": (
+        Verb("journal import", "journal.journal_import", (
+            "kestrelctl journal import /var/spool/kestrel-1 --to /var/spool/kestrel",
+            "kestrelctl journal import /var/spool/kestrel-1/work --queue work",
+        )),
+        Verb("journal export", "journal.journal_export",
+             ("kestrelctl journal export /var/spool/kestrel --to /tmp/kestrel-2",)),
+        Verb("journal dump", "journal_dump.journal_dump", (
+            "kestrelctl journal dump work --spool /var/spool/kestrel",
+            "kestrelctl journal dump work.journal/0000000007-00000000000000000812.seg --values -o ndjson",
+        )),
+        Verb("journal diff", "journal_diff.journal_diff",
+             ("kestrelctl journal diff /var/spool/kestrel /backup/kestrel --queue work",)),
+        Verb("journal explain-space", "journal_explain_space.journal_explain_space",
+             ("kestrelctl journal explain-space work --spool /var/spool/kestrel",)),
+        Verb("journal peek", "journal_peek.journal_peek", (
+            "kestrelctl journal peek work --at 10:32 --spool /var/spool/kestrel",
+            "kestrelctl journal peek work --at 2h -n 10 --json --spool /var/spool/kestrel --archive /srv/archive",
+        )),
+        Verb("journal replay", "journal_replay.journal_replay", (
+            "kestrelctl journal replay work --archive /srv/archive --since 24h --to test-host:22133 --speed 10x",
+            "kestrelctl journal replay work --spool /var/spool/kestrel --grep order-4711 --to 127.0.0.1"
+            " --queue work-again",
+        )),
+        Verb("journal ship", "journal_ship.journal_ship", (
+            "kestrelctl journal ship /srv/archive s3://lake/kestrel/server=a --quiet",
+            "kestrelctl journal ship /srv/archive s3://lake/kestrel/server=a --delete",
+        )),
+        Verb("journal-verify", "journal_verify.journal_verify", (
+            "kestrelctl journal-verify /var/spool/kestrel --quiet --state /var/cache/kestrel-journal-verify.json",
+            "kestrelctl journal-verify /var/spool/kestrel work --repair --dry-run",
+        )),
+        Verb("repair", "repair.repair", ("kestrelctl repair work",)),
+        Verb("retention simulate", "retention.retention_simulate",
+             ("kestrelctl retention simulate work --max-age 1h --max-items 100000 --archive /srv/archive",)),
+    ),
+    "More": (
+        Verb("help", "help.show_help", ("kestrelctl help get", "kestrelctl help exit-codes")),
+        Verb("cache get", "cache.cache_get", ("kestrelctl cache get session:17", "kestrelctl cache get page | gunzip")),
+        Verb("cache set", "cache.cache_set", (
+            "kestrelctl cache set greeting 'hello' --expire 10m",
+            "kestrelctl cache set page @page.html -s 127.0.0.1:11211",
+        )),
+        Verb("cache add", "cache.cache_add", ('kestrelctl cache add lock:report "$$" --expire 30s',)),
+        Verb("cache incr", "cache.cache_incr", ("kestrelctl cache incr hits", "kestrelctl cache incr stock --by -2")),
+        Verb("cache delete", "cache.cache_delete", ("kestrelctl cache delete session:17 --missing-ok",)),
+        Verb("cache flush", "cache.cache_flush", ("kestrelctl cache flush --yes",)),
+        Verb("cache stats", "cache.cache_stats", ("kestrelctl cache stats", "kestrelctl cache stats settings -o json")),
+        Verb("jobs add", "jobs.jobs_add", (
+            "kestrelctl jobs add mail '{\"to\": \"ann\"}' --retry 1m --retries 5",
+            "kestrelctl jobs add mail @letter.json --delay 1h --id order-17",
+            "seq 1 3 | kestrelctl jobs add numbers --lines",
+        )),
+        Verb("jobs get", "jobs.jobs_get", (
+            "kestrelctl jobs get mail --wait 10s -o json",
+            "kestrelctl jobs get mail --wait 10s --exec ./handle-one-job",
+            "kestrelctl jobs get mail --raw --ack",
+            "kestrelctl jobs get 'mail.*' --match -n 100 -o ndjson",
+        )),
+        Verb("jobs ack", "jobs.jobs_ack", (
+            "kestrelctl jobs ack D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1",
+            "kestrelctl jobs scan --in mail -o name | kestrelctl jobs ack -",
+        )),
+        Verb("jobs fastack", "jobs.jobs_fastack",
+             ("kestrelctl jobs fastack D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1",)),
+        Verb("jobs nack", "jobs.jobs_nack",
+             ("kestrelctl jobs nack D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 --delay 1m",)),
+        Verb("jobs enqueue", "jobs.jobs_enqueue",
+             ("kestrelctl jobs enqueue D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1",)),
+        Verb("jobs dequeue", "jobs.jobs_dequeue",
+             ("kestrelctl jobs dequeue D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1",)),
+        Verb("jobs delete", "jobs.jobs_delete", (
+            "kestrelctl jobs delete D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1",
+            "kestrelctl jobs scan --in mail.dead -o name | kestrelctl jobs delete -",
+        )),
+        Verb("jobs working", "jobs.jobs_working",
+             ("kestrelctl jobs working D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1",)),
+        Verb("jobs show", "jobs.jobs_show", ("kestrelctl jobs show D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 -o json",)),
+        Verb("jobs wait", "jobs.jobs_wait",
+             ("kestrelctl jobs wait D-dcb833cf-8YL1NT17e9+wsA/09NqxscQI-05a1 --wait 1m",)),
+        Verb("jobs ls", "job_queues.jobs_ls",
+             ("kestrelctl jobs ls", "kestrelctl jobs ls 'mail*' --sort -queued -o json")),
+        Verb("jobs scan", "job_queues.jobs_scan",
+             ("kestrelctl jobs scan --state active", "kestrelctl jobs scan --in mail --in web -o ndjson")),
+        Verb("jobs peek", "job_queues.jobs_peek",
+             ("kestrelctl jobs peek mail -n 3", "kestrelctl jobs peek mail.dead --origin -o json")),
+        Verb("jobs stat", "job_queues.jobs_stat", ("kestrelctl jobs stat mail",)),
+        Verb("jobs count", "job_queues.jobs_count", ("kestrelctl jobs count mail -o json",)),
+        Verb("jobs pause", "job_queues.jobs_pause",
+             ("kestrelctl jobs pause mail out", "kestrelctl jobs pause mail none")),
+        Verb("jobs dead", "job_queues.jobs_dead",
+             ("kestrelctl jobs dead mail.dead", "kestrelctl jobs dead mail.dead -n 1000 -o ndjson")),
+        Verb("jobs redrive", "job_queues.jobs_redrive",
+             ("kestrelctl jobs redrive mail.dead", "kestrelctl jobs redrive mail.dead --max 10")),
+        Verb("jobs qdel", "job_queues.jobs_qdel", ("kestrelctl jobs qdel mail --yes",)),
+        Verb("jobs restart", "job_queues.jobs_restart", ("kestrelctl jobs restart --yes --wait 1m",)),
+        Verb("jobs import", "jobs_import.jobs_import", ("kestrelctl jobs import /var/lib/disque/disque.aof",)),
+        Verb("cluster status", "cluster.cluster_status",
+             ("kestrelctl cluster status", "kestrelctl cluster status -o nagios -s q1.example.org:7711")),
+        Verb("cluster nodes", "cluster.cluster_nodes",
+             ("kestrelctl cluster nodes", "kestrelctl cluster nodes -o json --fields id,address,flags")),
+        Verb("cluster meet", "cluster_changes.cluster_meet", (
+            "kestrelctl cluster meet q2.example.org:7711 q3.example.org:7711 -s q1.example.org:7711",
+            "kestrelctl cluster meet 127.0.0.1:7712 --wait 1m",
+        )),
+        Verb("cluster forget", "cluster_changes.cluster_forget", (
+            "kestrelctl cluster forget q3.example.org:7711",
+            "kestrelctl cluster forget dcb833cf --yes -s q1.example.org:7711",
+        )),
+        Verb("cluster leaving", "cluster_changes.cluster_leaving", (
+            "kestrelctl cluster leaving -s q3.example.org:7711",
+            "kestrelctl cluster leaving yes --hand-over --wait 10m -s q3.example.org:7711",
+            "kestrelctl cluster leaving no -s q3.example.org:7711",
+        )),
+        Verb("cluster start", "cluster_start.cluster_start",
+             ("kestrelctl cluster start 3", "kestrelctl cluster start 5 --dir /tmp/trial --port 7711")),
+        Verb("context add", "context.context_add", (
+            "kestrelctl context add prod q1.example.org q2.example.org --user shop --ca ca.pem --select",
+            "kestrelctl context add here 127.0.0.1:22133",
+        )),
+        Verb("context select", "context.context_select",
+             ("kestrelctl context select prod", "kestrelctl context select --none")),
+        Verb("context show", "context.context_show",
+             ("kestrelctl context show", "kestrelctl context show prod -o json")),
+        Verb("context ls", "context.context_ls", ("kestrelctl context ls",)),
+        Verb("context rm", "context.context_rm", ("kestrelctl context rm prod",)),
+        Verb("bench flood", "bench.flood", ("kestrelctl bench flood -n 100000 -k 1 --transactions",)),
+        Verb("bench many-clients", "bench.many_clients", ("kestrelctl bench many-clients --clients 200 --kill 10",)),
+        Verb("bench put-many", "bench.put_many", ("kestrelctl bench put-many --clients 50 --items 100000 -o json",)),
+        Verb("bench packing", "bench.packing", ("kestrelctl bench packing --cycles 5 --pause 500ms",)),
+        Verb("bench timeout", "bench.timeout_test", ("kestrelctl bench timeout --readers 200 --time 5s",)),
+        Verb("bench fanout", "bench.fanout", ("kestrelctl bench fanout --children 8",)),
+        Verb("spark verify", "spark.verify", (
+            "kestrelctl spark verify /var/spool/kestrel '/srv/archive/server=*'",
+            "kestrelctl spark verify '/srv/archive/server=*' --state /var/cache/kestrel-verify.json",
+        )),
+        Verb("spark report", "spark.report", (
+            "kestrelctl spark report /var/spool/kestrel --to /tmp/load --since 2025-01-31T12:00",
+            "kestrelctl spark report /var/spool/kestrel /srv/archive --to /srv/www/load --state /var/lib/kestrel-load",
+        )),
+        Verb("spark convert", "spark.convert", (
+            "kestrelctl spark convert /srv/archive --to /tmp/january --until 2025-02-01 --values",
+            "kestrelctl spark convert /var/spool/kestrel /srv/archive --to /srv/lake/events"
+            " --state /srv/lake/events.json",
+        )),
+        Verb("spark compare", "spark.compare", (
+            "kestrelctl spark compare /srv/archive --before 48h..24h --after 24h..now",
+            "kestrelctl spark compare --before /srv/www/load-1 --after /srv/www/load-2 --to /srv/www/compared",
+        )),
+        Verb("spark ingest", "spark.ingest",
+             ("kestrelctl spark ingest orders --servers a:22133,b:22133 --reader lake --to /srv/lake/orders",)),
+        Verb("spark replay", "spark.replay", (
+            "kestrelctl spark replay /srv/archive --servers test:22133 --since 24h --speed 10x --state /var/tmp/replay",
+            "kestrelctl spark replay /srv/archive --servers test:22133 --to again --where 'size > 100' --rate 500/s",
+        )),
+    ),
 }
-TAKES_ALL_BEHIND_IT: Final = "watch"  # options of another verb, too
+# fmt: on
+VERBS: Final = {verb.name: verb for verbs in TOPICS.values() for verb in verbs}
+# Verbs of two words, by the first one, and what `-h` says of them.
 GROUPS: Final = {
     "lease": "Confirm, extend or give back what `get --lease --json` has leased.",
     "readers": "Persistent read positions in a queue's journal (docs/admin.md).",
@@ -138,220 +280,11 @@ GROUPS: Final = {
     "bench": "Load tests. They check that every item arrives exactly once and intact; if not, exit 86.",
     "spark": "Process journals with Spark: requires pip install 'kestreld[spark]' and Java 17.",
 }
-# The help shows the verbs in these groups.
-TOPICS: Final = {
-    "Items": (
-        *("put", "get", "peek", "items", "tail", "lease", "cancel", "run-now"),
-        *("move", "copy", "dead", "redrive", "export", "import"),
-    ),
-    "Queues": (
-        *("ls", "stats", "consumers", "readers", "history", "wait"),
-        *("flush", "flush-all", "flush-expired", "flush-all-expired", "delete", "undo"),
-    ),
-    "Monitoring": ("top", "web", "watch", "check", "doctor"),
-    "Server": ("dump-config", "dump-stats", "reload", "version", "shutdown"),
-    "Journals": ("journal", "journal-verify", "repair", "retention"),
-    "More": ("cache", "jobs", "cluster", "context", "bench", "spark"),
-}
-HELP: Final = """Use and operate kestreld, or an old Kestrel, from a shell.
-
-Data goes to stdout and words to stderr. `kestrelctl VERB -h` explains a verb.
-
-    kestrelctl put work 'hello'
-
-    kestrelctl get work
-
-    kestrelctl get work --all --exec ./handle-one-item
-"""
-AS_NAGIOS: Final = frozenset({"kestrelctl check", "kestrelctl cluster status"})  # their exit codes
-DATA_IS_LITERAL: Final = "kestrelctl.data_is_literal"  # in a context's meta
-# Any mistake on the command line; typer has no public name for it.
-UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
-
-app = typer.Typer(
-    name="kestrelctl",
-    help=HELP,
-    epilog=EXIT_CODES,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
+TAKES_ALL_BEHIND_IT: Final = "watch"  # options of another verb, too
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        output.write_data(f"kestrelctl {__version__}\n".encode())
-        raise typer.Exit
-
-
-@app.callback()
-def before_the_verb(
-    context: typer.Context,
-    server: Annotated[
-        str,
-        typer.Option("--server", "-s", metavar="HOST:PORT|unix:PATH", envvar="KESTRELCTL_SERVER", help="The server."),
-    ] = SERVER_DEFAULT,
-    named: Annotated[
-        str,
-        typer.Option(
-            "--context",
-            "-c",
-            metavar="CONTEXT",
-            envvar="KESTRELCTL_CONTEXT",
-            help="A saved server or cluster with credentials: see `kestrelctl context`.",
-        ),
-    ] = "",
-    timeout: Annotated[str, typer.Option(metavar="SPAN", help="Time limit for an answer.")] = TIMEOUT_DEFAULT,
-    user: Annotated[str, typer.Option(metavar="NAME", envvar="KESTRELCTL_USER", help="Log in as this user.")] = "",
-    password_file: Annotated[
-        str,
-        typer.Option(metavar="FILE", help="File whose first line is the password; else $KESTREL_PASSWORD or a prompt."),
-    ] = "",
-    tls: Annotated[bool, typer.Option("--tls", envvar="KESTRELCTL_TLS", help="Connect with TLS.")] = False,
-    ca: Annotated[
-        str, typer.Option(metavar="FILE", envvar="KESTRELCTL_CA", help="TLS: CA certificates to trust (PEM).")
-    ] = "",
-    cert: Annotated[
-        str, typer.Option(metavar="FILE", envvar="KESTRELCTL_CERT", help="TLS: client certificate (PEM).")
-    ] = "",
-    key: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE", envvar="KESTRELCTL_KEY", help="TLS: key of the client certificate, if in another file."
-        ),
-    ] = "",
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show kestrelctl's version."),
-    ] = False,
-) -> None:
-    """Options that may stand before the verb as well as after it."""
-    values: dict[str, str | bool] = {
-        "server": server,
-        "context": named,
-        "user": user,
-        "password_file": password_file,
-        "timeout": timeout,
+def names_by_topic() -> dict[str, list[str]]:
+    """Verbs and groups as `--help` lists them."""
+    return {
+        topic: list(dict.fromkeys(verb.name.partition(" ")[0] for verb in verbs)) for topic, verbs in TOPICS.items()
     }
-    values |= {"tls": tls, "ca": ca, "cert": cert, "key": key}
-    line_options.clear()
-    for name, value in values.items():
-        source = context.get_parameter_source("named" if name == "context" else name)
-        # Variables of the environment are read later, when the context is known.
-        if source is not None and source.name == "COMMANDLINE":
-            line_options[name] = value
-    if context.meta.get(DATA_IS_LITERAL):
-        line_options["is_literal"] = True
-
-
-def command_tree() -> Any:
-    """The commands as they are run: with examples, and with the options of the whole program after every verb."""
-    program: Any = typer.main.get_command(app)
-    shared = [copy_of(option) for option in program.params if option.name in (*WAY_IN, "named")]
-    program.commands = _Commands("", shared)
-    program.format_commands = partial(_format_topics, program)
-    _take_no_nothing(program)
-    return program
-
-
-class _Commands(Mapping[str, Any]):
-    """The commands of the program or of a group by name, in the order of VERBS and GROUPS.
-
-    A command is made on access: importing all of them takes longer than a short command runs.
-    """
-
-    def __init__(self, group: str, shared: list[Any]) -> None:
-        """`shared` are options of the whole program."""
-        paths = (*VERBS, *GROUPS)
-        self._paths = {name: path for path in paths for parent, _, name in [path.rpartition(" ")] if parent == group}
-        self._shared = shared
-        self._made: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            path = self._paths[name]
-            self._made[name] = _group(path, self._shared) if path in GROUPS else _verb(path, name, self._shared)
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._paths)
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-
-def _group(name: str, shared: list[Any]) -> Any:
-    group: Any = typer.main.get_group(typer.Typer(name=name, help=GROUPS[name], rich_markup_mode=None))
-    group.commands = _Commands(name, shared)
-    return group
-
-
-def _verb(path: str, name: str, shared: list[Any]) -> Any:
-    module, _, function = VERBS[path].partition(".")
-    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    settings = {"allow_interspersed_args": False} if path == TAKES_ALL_BEHIND_IT else None
-    verb = getattr(import_module(f"kestrelctl.commands.{module}"), function)
-    alone.command(name, context_settings=settings)(ungrouped(verb))
-    command: Any = typer.main.get_command(alone)
-    taken = {word for parameter in command.params for word in parameter.opts}
-    command.params += [_said_behind_the_verb(option, taken) for option in shared if taken.isdisjoint(_long(option))]
-    command.epilog = epilog(path)
-    _take_no_nothing(command)
-    return command
-
-
-def _format_topics(program: Any, context: typer.Context, formatter: Any) -> None:
-    for topic, verbs in TOPICS.items():
-        limit = formatter.width - 6 - max(map(len, verbs))
-        with formatter.section(topic):
-            formatter.write_dl([(verb, program.commands[verb].get_short_help_str(limit)) for verb in verbs])
-
-
-def _take_no_nothing(command: Any) -> None:
-    """Reject empty option values: an unset variable in a script would change the meaning of a command."""
-    for parameter in command.params:
-        if parameter.name not in MAY_BE_EMPTY:
-            parameter.process_value = partial(_processed, parameter, parameter.process_value)
-
-
-def _processed(parameter: Any, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
-    source = context.get_parameter_source(parameter.name)
-    values = value if isinstance(value, (list, tuple)) else [value]
-    if source is not None and source.name == "COMMANDLINE" and "" in values:
-        raise typer.BadParameter("must not be empty", context, parameter)
-    return process(context, value)
-
-
-def _long(option: Any) -> list[str]:
-    return [word for word in option.opts if word.startswith("--")]
-
-
-def _said_behind_the_verb(option: Any, taken: Set[str]) -> Any:
-    """A copy of the option to use after the verb, without the words that the verb has `taken` itself."""
-    own = copy_of(option)
-    own.opts = [word for word in option.opts if word not in taken]
-    own.expose_value, own.hidden, own.envvar, own.default = False, True, None, None
-    own.callback = _note
-    return own
-
-
-def _note(context: typer.Context, parameter: typer.CallbackParam, value: str | bool) -> None:
-    if value:
-        line_options["context" if parameter.name == "named" else str(parameter.name)] = value
-
-
-def invoke(arguments: list[str]) -> int:
-    """Run one command line; return its exit code. Without arguments, show the help. Raises Failure."""
-    program = command_tree()
-    try:
-        with program.make_context("kestrelctl", list(arguments) or ["--help"], obj=invoke) as context:
-            context.meta[DATA_IS_LITERAL] = arguments[-2:-1] == ["--"]
-            program.invoke(context)
-    except typer.Exit as ending:
-        return ending.exit_code if arguments else ExitCode.USAGE
-    except UsageError as error:
-        path = error.ctx.command_path if error.ctx is not None else "kestrelctl"
-        code = ExitCode.UNKNOWN if path in AS_NAGIOS else ExitCode.USAGE
-        raise Failure(code, f"{error.format_message()} ({path} -h shows how)") from error
-    return ExitCode.OK

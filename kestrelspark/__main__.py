@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kestrelctl.description.examples import EXAMPLES
 from kestrelctl.journals.replaying import Pace, parse_rate, parse_speed
 from kestrelctl.shell.exit_codes import Failure
 from kestrelctl.shell.output import write_rows
+from kestrelctl.verbs import VERBS
 from kestreld.client.blocks import Cell
 from kestreld.errors import KestrelError
 from kestrelspark.failures import failure_in
@@ -108,7 +108,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     _add_replay(jobs.add_parser("replay", parents=[common, rows], help="put items of journals on queues again"))
     _add_ingest(jobs.add_parser("ingest", parents=[of_spark], help="new items of queues to Parquet"))
     for name, job in jobs.choices.items():
-        lines = [line.replace("kestrelctl spark", program) for line in EXAMPLES[f"spark {name}"]]
+        lines = [line.replace("kestrelctl spark", program) for line in VERBS[f"spark {name}"].examples]
         job.epilog = "\n  ".join(["examples:", *lines])
         job.formatter_class = argparse.RawDescriptionHelpFormatter
     return parser

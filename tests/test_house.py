@@ -111,7 +111,7 @@ MAY_SET: Final = {
 # Modules that import one another, TYPE_CHECKING included: three circles of three at most, each saying why where it is.
 CIRCLES: Final = [
     ["kestreld.jobs.job", "kestreld.jobs.job_queue", "kestreld.jobs.waiting"],
-    ["kestreld.queues.queue_puts", "kestreld.queues.queue", "kestreld.queues.reader"],
+    ["kestreld.queues.queue", "kestreld.queues.queue_puts", "kestreld.queues.reader"],
     ["kestreld.server.partial_items", "kestreld.server.session", "kestreld.server.turn"],
 ]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from kestrelctl.description.tree import Argument, Command, Option
 from kestrelctl.remote.access import PASSWORD_VARIABLE
 from kestrelctl.shell.exit_codes import ExitCode
-from kestrelctl.verbs import TOPICS
+from kestrelctl.verbs import names_by_topic
 from kestreld import __version__
 
 _CODE = re.compile(r"`([^`]+)`")
@@ -34,7 +34,7 @@ def _page(command: Command, program: Command) -> str:
         *_description(command.help),
     ]
     if command.commands:
-        parts += [".SH COMMANDS", *_commands(command.commands, {} if command.path else TOPICS)]
+        parts += [".SH COMMANDS", *_commands(command.commands, {} if command.path else names_by_topic())]
     if command.arguments:
         parts += [".SH ARGUMENTS", *(line for argument in command.arguments for line in _argument(argument))]
     own = [option for option in command.options if not option.is_shared]

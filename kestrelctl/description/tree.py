@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from kestrelctl.description.examples import EXAMPLES
-from kestrelctl.verbs import command_tree
+from kestrelctl.command_tree import command_tree
+from kestrelctl.verbs import VERBS
 from tui.figures import COLUMNS
 from tui.themes import NAMES
 
@@ -133,7 +133,7 @@ def _command(command: Any, path: tuple[str, ...], program: str) -> Command:
         tuple(options),
         tuple(arguments),
         tuple(_command(each, (*path, name), program) for name, each in subcommands.items()),
-        EXAMPLES.get(" ".join(path), ()),
+        VERBS[name].examples if (name := " ".join(path)) in VERBS else (),
     )
 
 

@@ -3,12 +3,13 @@
 Codes follow sysexits.h and the shells where they define one; the others are 80 and up.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import Self
+from typing import Final, Self
 
 
 class ExitCode(IntEnum):
-    """An exit code and its explanation in `kestrelctl --help`."""
+    """An exit code and its explanation in the help and the man pages."""
 
     meaning: str
 
@@ -65,6 +66,19 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130, "stopped by SIGINT (Ctrl-C)"
     OUTPUT_CLOSED = 141, "standard output was closed by its reader (| head), or is closed (>&-)"
     TERMINATED = 143, "stopped by SIGTERM"
+
+
+# Codes that scripts meet; `kestrelctl --help` lists these, and `kestrelctl help exit-codes` all.
+COMMON: Final = (
+    *(ExitCode.OK, ExitCode.NEGATIVE, ExitCode.USAGE, ExitCode.UNREACHABLE, ExitCode.IO, ExitCode.TRY_AGAIN),
+    *(ExitCode.REFUSED, ExitCode.FULL, ExitCode.AUTHENTICATION, ExitCode.NO_RIGHTS, ExitCode.QUEUE_STOPPED),
+    *(ExitCode.COMMAND_FAILED, ExitCode.WAIT_EXPIRED),
+)
+
+
+def table_of(codes: Iterable[ExitCode]) -> str:
+    """A line for each code and its meaning."""
+    return "\n".join(f"  {code.value:>3}  {code.meaning}" for code in codes)
 
 
 class Failure(Exception):

@@ -5,8 +5,8 @@ from typing import Any, Final
 import pytest
 import typer
 
+from kestrelctl.command_tree import command_tree
 from kestrelctl.commands.options import duration_ms, some_seconds, whole_seconds
-from kestrelctl.verbs import command_tree
 from tests.support.shell import Kestrelctl
 
 SPANS_MS: Final = {

@@ -6,25 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from kestrelctl.shell.exit_codes import ExitCode
-from kestrelctl.verbs import TOPICS, command_tree
+from kestrelctl.command_tree import command_tree
+from kestrelctl.shell.exit_codes import COMMON, ExitCode
+from kestrelctl.verbs import TOPICS, names_by_topic
 from tests.support.daemon import Daemon
 from tests.support.peer import WHO_IS_THERE, Exchange, scripted_peer
 from tests.support.process import stop
 from tests.support.shell import Kestrelctl
 
 
-def test_help_has_the_table_of_exit_codes(kestrelctl: Kestrelctl) -> None:
-    shown = kestrelctl("--help")
-    assert shown.code == 0
-    lines = {line.strip() for line in shown.out.decode().splitlines()}
-    assert {f"{code.value}  {code.meaning}" for code in ExitCode} <= lines
-
-
 def test_every_verb_explains_itself(kestrelctl: Kestrelctl) -> None:
     commands = kestrelctl("-h").out.decode().partition("Items:\n")[2].partition("Exit codes:\n")[0]
     verbs = re.findall(r"^  ([a-z-]+) ", commands, re.MULTILINE)
-    assert sorted(verbs) == sorted(verb for topic in TOPICS.values() for verb in topic)
+    assert sorted(verbs) == sorted(verb for topic in names_by_topic().values() for verb in topic)
     assert sorted(verbs) == sorted(command_tree().commands)
     assert re.findall(r"^([A-Z]\w+):$", commands, re.MULTILINE) == list(TOPICS)[1:]
     for verb in ("get", "journal-verify"):
@@ -136,3 +130,16 @@ def test_the_server_may_listen_on_a_unix_socket(own_daemon: Daemon, kestrelctl: 
     missing = kestrelctl("get", "q", "-s", "unix:/nowhere/s")
     assert missing.code == 69
     assert missing.err.startswith("kestrelctl: cannot reach unix:/nowhere/s: no such file or directory; ")
+
+
+def test_help_explains_a_verb_as_its_h_does_and_refuses_what_is_none(kestrelctl: Kestrelctl) -> None:
+    assert kestrelctl("help", "lease", "give-back").out == kestrelctl("lease", "give-back", "-h").out
+    assert kestrelctl("help").out == kestrelctl("-h").out
+    assert kestrelctl("help", "nosuch").code == ExitCode.USAGE
+
+
+def test_help_lists_every_exit_code_and_the_programs_help_the_common_ones(kestrelctl: Kestrelctl) -> None:
+    codes = kestrelctl("help", "exit-codes").out.decode().splitlines()
+    assert [line.strip() for line in codes] == [f"{code.value}  {code.meaning}" for code in ExitCode]
+    common = kestrelctl("-h").out.decode().partition("Exit codes:\n")[2]
+    assert re.findall(r"^ +(\d+)  ", common, re.MULTILINE) == [str(code.value) for code in COMMON]

@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
+from kestrelctl.command_tree import command_tree, invoke
 from kestrelctl.description.tree import Command, Kind, kestrelctl_tree
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestrelctl.verbs import command_tree, invoke
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.shell import Kestrelctl
 

@@ -10,13 +10,15 @@ from typing import Final
 import pytest
 
 from kestrelctl import commands
-from kestrelctl.verbs import GROUPS, TOPICS, VERBS, command_tree
+from kestrelctl.command_tree import command_tree
+from kestrelctl.verbs import GROUPS, VERBS, names_by_topic
 from tests.support.process import environment
 
 # In a process that has imported the command tree: the modules of verbs that each has imported which shows its help.
 SHOW_EVERY_HELP: Final = """
 import os, sys
-from kestrelctl.verbs import VERBS, invoke
+from kestrelctl.command_tree import invoke
+from kestrelctl.verbs import VERBS
 print("", *sys.modules, flush=True)
 lines = os.dup(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -28,7 +30,7 @@ for path in VERBS:
     assert os.wait()[1] == 0, path
 """
 RUN: Final = "import sys; from kestrelctl.app import run; print(run(sys.argv[1:]), *sys.modules)"
-MODULES_OF_VERBS: Final = frozenset(f"kestrelctl.commands.{place.partition('.')[0]}" for place in VERBS.values())
+MODULES_OF_VERBS: Final = frozenset(f"kestrelctl.commands.{verb.place.partition('.')[0]}" for verb in VERBS.values())
 NOBODY: Final = ("-s", "127.0.0.1:1")
 SLOW: Final = frozenset({"asyncio", "email", "http", "logging", "pydantic", "ssl", "textual", "xxhash", "yaml"})
 COMMANDS: Final = {
@@ -54,24 +56,24 @@ def imported_by(*line: str) -> tuple[int, set[str]]:
 
 
 def modules_of(path: str) -> set[str]:
-    return {f"kestrelctl.commands.{VERBS[path].partition('.')[0]}"}
+    return {f"kestrelctl.commands.{VERBS[path].place.partition('.')[0]}"}
 
 
 def test_the_table_names_a_function_of_every_verb() -> None:
-    for path, place in VERBS.items():
-        module, _, name = place.partition(".")
+    for path, verb in VERBS.items():
+        module, _, name = verb.place.partition(".")
         function = getattr(import_module(f"kestrelctl.commands.{module}"), name)
         assert function.__module__ == f"kestrelctl.commands.{module}", path
         assert function.__doc__, path
     assert {path.partition(" ")[0] for path in VERBS if " " in path} == set(GROUPS)
-    assert {path.partition(" ")[0] for path in VERBS} == {verb for verbs in TOPICS.values() for verb in verbs}
+    assert {path.partition(" ")[0] for path in VERBS} == {verb for verbs in names_by_topic().values() for verb in verbs}
 
 
 def test_every_module_of_a_verb_is_in_the_table() -> None:
-    """A module that says that it is one: "kestrelctl VERB" are the first words of it."""
+    """A module that says that it is one: `kestrelctl VERB` are the first words of it."""
     (folder,) = commands.__path__
     for path in Path(folder).glob("*.py"):
-        is_one = path.read_text().startswith('"""kestrelctl ')
+        is_one = path.read_text().startswith('"""`kestrelctl ')
         assert is_one == (f"kestrelctl.commands.{path.stem}" in MODULES_OF_VERBS), path
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kestrelctl import plain, verbs
+from kestrelctl import command_tree, plain
 from kestrelctl.commands.options import line_options
 from kestrelctl.shell.exit_codes import Failure
 from tests.support.daemon import Daemon, running_daemon
@@ -68,7 +68,7 @@ def meaning_to_typer(line: list[str]) -> Meaning | None:
             module = import_module(f"kestrelctl.commands.{name}")
             patch.setattr(module, name, recording(getattr(module, name)))
         try:
-            verbs.invoke(line)
+            command_tree.invoke(line)
         except Recorded as recorded:
             return recorded.args[0], recorded.args[1], dict(line_options)
         except Failure:
@@ -96,7 +96,7 @@ def test_any_line_is_left_to_typer_or_means_the_same(line: list[str]) -> None:
 
 
 def test_the_options_of_the_whole_program_are_all_known() -> None:
-    words = {word for option in verbs.command_tree().params for word in option.opts}
+    words = {word for option in command_tree.command_tree().params for word in option.opts}
     assert set(plain.PROGRAM_OPTIONS) == words - {"--version", "-h", "--help"}
 
 
