@@ -243,7 +243,7 @@ bench-report: $(INSTALLED) ## docs/benchmarks.md and its plots, from benchmarks/
 completions: $(INSTALLED) ## completions/ for bash, zsh and fish, from the command tree
 	@$(BIN)/python -m kestrelctl.description completions
 
-pages: $(INSTALLED) ## docs/map.md, and the tables of figures in docs/protocol.md
+pages: $(INSTALLED) ## docs/map.md, and the tables of figures in docs/protocol.md and docs/admin.md
 	@$(BIN)/python -m tests.support.reference
 	@$(BIN)/python -m tests.support.code_map
 

@@ -1,4 +1,4 @@
-"""Tables of all figures of queues, the server and the cache: key, kind, meaning, metric, and how each is read.
+"""Tables of all figures of queues, server, cache, jobs and nodes: key, kind, meaning, metric, and how each is read.
 
 `stats`, DUMP_STATS, `/stats.json`, `/metrics`, the sums over several servers, the console's samples and the tables of
 docs/protocol.md are made of them. A new figure is an attribute of its owner and a row here.
@@ -32,7 +32,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`read` is an expression of what `compiled` is given. `metric` "" = there is none.
+    """`read` is an expression of what `compiled` is given, "" = its owner computes it. `metric` "" = there is none.
 
     `column` is its name in `/stats.json`, None = `key`. Either name is "" where the figure is left out. `console`: the
     console asks for it.
@@ -64,7 +64,8 @@ class Figure:
             return [max(now_ms - at_ms, 0) / 1000 if at_ms else 0 for at_ms in values]
         if self.kind is Kind.UNTIL:
             return [max(at_ms - now_ms, 0) / 1000 if at_ms else 0 for at_ms in values]
-        return [span_ms / 1000 for span_ms in values] if self.kind is Kind.MS else values
+        divisor = {Kind.MS: 1000, Kind.US: 1_000_000}.get(self.kind)
+        return [span / divisor for span in values] if divisor else values
 
     @property
     def over_servers(self) -> Callable[[int, int], int] | None:
@@ -212,4 +213,86 @@ OF_CACHE: Final = (
     Figure("cache_sets", COUNTER, "cache['cmd_set']", "Values stored.", "cache_sets_total"),
     Figure("cache_evictions", COUNTER, "cache['evictions']", "Values dropped to make room.", "cache_evictions_total"),
     Figure("cache_expired", COUNTER, "cache['reclaimed']", "Values that expired.", "cache_expired_total"),
+)
+# Of jobs at one node, computed in server/disque/figures.py and cluster_figures.py.
+OF_JOBS: Final = (
+    Figure("jobs_registered", GAUGE, "", "Jobs, whatever their state.", "registered"),
+    Figure("jobs_queued", GAUGE, "", "Jobs that wait in their queues.", "queued"),
+    Figure("jobs_active", GAUGE, "", "Jobs that workers have.", "active"),
+    Figure("jobs_delayed", GAUGE, "", "Jobs that wait for a time to be queued at.", "delayed"),
+    Figure("jobs_queues", GAUGE, "", "Queues of jobs.", "queues"),
+    Figure("jobs_queues_paused", GAUGE, "", "Queues of jobs that are paused.", "queues_paused"),
+    Figure("jobs_in", COUNTER, "", "Jobs queued, for the first time or again.", "in_total"),
+    Figure("jobs_out", COUNTER, "", "Jobs handed out.", "out_total"),
+    Figure("jobs_import_rate", GAUGE, "", "Jobs imported from other nodes per second.", "import_rate"),
+    Figure("jobs_clients", GAUGE, "", "Connections of clients of jobs.", "clients"),
+    Figure("jobs_blocked_clients", GAUGE, "", "Clients that wait for a job.", "blocked_clients"),
+    Figure("jobs_memory_bytes", BYTES, "", "Memory of the jobs, as maxmemory counts it.", "memory_bytes"),
+    Figure("jobs_memory_limit_bytes", BYTES, "", "maxmemory.", "memory_limit_bytes"),
+    Figure("jobs_memory_level", GAUGE, "", "75, 95 or 100 where more percent of maxmemory are used, else 0.",
+           "memory_level"),
+    Figure("jobs_log_bytes", BYTES, "", "Bytes of the log of jobs.", "log_bytes"),
+    Figure("jobs_log_failed", STATE, "", "1 when writes to the log of jobs are failing.", "log_failed"),
+    Figure("jobs_stopped", STATE, "", "1 when the log of jobs cannot be read: no job is served.", "stopped"),
+    Figure("jobs_loading", STATE, "", "1 while jobs are loaded from their log.", "loading"),
+    Figure("jobs_acked", GAUGE, "", "Acknowledgements that not all nodes know of yet.", "acked"),
+    Figure("jobs_being_added", GAUGE, "", "Jobs whose producers wait for copies.", "being_added"),
+    Figure("jobs_default_copies", GAUGE, "", "Copies that ADDJOB without REPLICATE makes now.", "default_copies"),
+    Figure("jobs_default_copies_below_three", COUNTER, "",
+           "Jobs added without REPLICATE that got fewer than three copies, for want of nodes.",
+           "default_copies_below_three_total"),
+    Figure("jobs_async_copies_missed", COUNTER, "", "Copies of jobs added with ASYNC that no node could take.",
+           "async_copies_missed_total"),
+    Figure("jobs_given", COUNTER, "", "Jobs given to other nodes whose clients waited for them.", "given_total"),
+    Figure("jobs_taken", COUNTER, "", "Jobs taken from other nodes.", "taken_total"),
+    Figure("jobs_cluster_size", GAUGE, "", "Nodes of the cluster, this one included, up or not.", "cluster_size"),
+    Figure("jobs_cluster_known", GAUGE, "", "Nodes known, this one and those being met included.", "cluster_known"),
+    Figure("jobs_cluster_reachable", GAUGE, "", "Other nodes that are neither down nor leaving.", "cluster_reachable"),
+    Figure("jobs_cluster_down", GAUGE, "", "Other nodes that do not answer.", "cluster_down"),
+    Figure("jobs_cluster_strangers", GAUGE, "", "Other nodes that do not know this one.", "cluster_strangers"),
+    Figure("jobs_cluster_copied_spools", GAUGE, "", "Processes that have the id of another node.",
+           "cluster_copied_spools"),
+    Figure("jobs_cluster_leaving", STATE, "", "1 while this node leaves the cluster.", "cluster_leaving"),
+)
+# Of a queue of jobs: columns of `/stats.json`, in this order.
+OF_JOB_QUEUES: Final = (
+    Figure("jobs", GAUGE, "queue.total", "All of its jobs: those queued, active and delayed."),
+    Figure("queued", GAUGE, "waiting.count", "Jobs that wait in the queue.", "queued"),
+    Figure("active", GAUGE, "queue.active", "Jobs of the queue that workers have.", "active"),
+    Figure("delayed", GAUGE, "queue.delayed", "Jobs that wait for a time to be queued at.", "delayed"),
+    Figure("blocked_clients", GAUGE, "blocked", "Clients that wait for a job of the queue.", "blocked_clients"),
+    Figure("import_rate", GAUGE, "import_rate", "Jobs imported from other nodes per second.", "import_rate"),
+    Figure("jobs_in", COUNTER, "queue.jobs_in", "Jobs queued, for the first time or again.", "in_total"),
+    Figure("jobs_out", COUNTER, "queue.jobs_out", "Jobs handed out.", "out_total"),
+    Figure("pause", TEXT, "pause", "0 not paused, 1 in, 2 out, 3 both.", "paused"),
+    Figure("oldest_at_ms", SINCE, "waiting.first().created_at_ms + drift_ms if waiting.count else 0",
+           "How long ago the oldest job in the queue was added; 0 if none.", "oldest_seconds"),
+    Figure("created_at_ms", SINCE, "queue.created_at_ms + drift_ms if queue.is_listed else 0",
+           "Time since the queue was created; 0 if it has been collected, and workers have jobs of it."),
+    Figure("used_at_ms", SINCE, "queue.used_at_ms + drift_ms if queue.is_listed else 0",
+           "Time since it was used last."),
+)
+# Of a node of a cluster: columns of `/stats.json`, in this order; null where there is none.
+OF_NODES: Final = (
+    Figure("id", TEXT, "", "Id of the node."),
+    Figure("address", TEXT, "", "`HOST:PORT` for clients; empty if it is not known."),
+    Figure("flags", TEXT, "", "As in `CLUSTER NODES`: `myself`, `fail?`, `fail`, `leaving`, `noflags`."),
+    Figure("jobs", GAUGE, "", "Jobs that it holds; of this node only."),
+    Figure("link", STATE, "", "1 when there is a link to it."),
+    Figure("up", STATE, "", "1 when it takes messages about jobs.", "up"),
+    Figure("knows_us", STATE, "", "1 when this node is a member for it, too."),
+    Figure("lag_us", US, "", "Round trip of the latest ping.", "lag_seconds"),
+    Figure("queued_bytes", BYTES, "", "Bytes that wait to be sent to it.", "queued_bytes"),
+    Figure("messages_out", COUNTER, "", "Messages sent to it.", "messages_sent_total"),
+    Figure("messages_in", COUNTER, "", "Messages received from it.", "messages_received_total"),
+    Figure("messages_lost", COUNTER, "", "Messages to it that were dropped, for want of a link.",
+           "messages_lost_total"),
+    Figure("bytes_out", COUNTER, "", "Bytes sent to it.", "sent_bytes_total"),
+    Figure("bytes_in", COUNTER, "", "Bytes received from it.", "received_bytes_total"),
+    Figure("links", COUNTER, "", "Links established to it; each but the first is a reconnect.", "links_total"),
+    Figure("refused", COUNTER, "", "Links that it or this node has refused.", "refused_total"),
+    Figure("jobs_given", COUNTER, "", "Jobs given to it, whose clients waited for them.", "given_total"),
+    Figure("jobs_taken", COUNTER, "", "Jobs taken from it.", "taken_total"),
+    Figure("pong_age_ms", MS, "", "Time since it answered a ping."),
+    Figure("problem", TEXT, "", "Why there is no link."),
 )

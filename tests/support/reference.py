@@ -1,13 +1,24 @@
-"""The tables of figures in docs/protocol.md, from those in kestreld/figures.py. `make pages` writes them."""
+"""The tables of figures in docs/protocol.md and docs/admin.md, from kestreld/figures.py. `make pages` writes them."""
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from kestreld.figures import HELD, KESTREL, OF_CACHE, OF_SERVER, OURS, TROUBLE, Figure, Kind
+from kestreld.figures import (
+    HELD,
+    KESTREL,
+    OF_CACHE,
+    OF_JOB_QUEUES,
+    OF_JOBS,
+    OF_NODES,
+    OF_SERVER,
+    OURS,
+    TROUBLE,
+    Figure,
+    Kind,
+)
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
+DOCS: Final = Path(__file__).parents[2] / "docs"
 UNITS: Final = {
     Kind.COUNTER: "counter",
     Kind.GAUGE: "number",
@@ -22,21 +33,30 @@ UNITS: Final = {
     Kind.UNTIL: "ms",
 }
 TABLES: Final = {
-    "of the server": ("kestrel_", OF_SERVER),
-    "of the cache": ("kestrel_", OF_CACHE),
-    "of a queue": ("kestrel_queue_", (*KESTREL, *OURS, *TROUBLE)),
-    "of a queue with held items": ("kestrel_queue_", HELD),
+    "protocol.md": {
+        "of the server": ("kestrel_", OF_SERVER),
+        "of the cache": ("kestrel_", OF_CACHE),
+        "of jobs": ("kestrel_jobs_", OF_JOBS),
+        "of a queue": ("kestrel_queue_", (*KESTREL, *OURS, *TROUBLE)),
+        "of a queue with held items": ("kestrel_queue_", HELD),
+    },
+    "admin.md": {
+        "of a queue of jobs": ("kestrel_jobs_queue_", OF_JOB_QUEUES),
+        "of a node": ("kestrel_jobs_node_", OF_NODES),
+    },
 }
 
 
 def rendered(page: str) -> str:
-    """The page with its tables as they should be. Raises ValueError where one has no place."""
-    for name, (prefix, figures) in TABLES.items():
-        pattern = re.compile(rf"(<!-- figures {name} -->\n)(?:.*?\n)??(<!-- end -->)", re.DOTALL)
-        page, count = pattern.subn(lambda found: found[1] + _table(prefix, figures) + found[2], page)  # noqa: B023
-        if count != 1:
-            raise ValueError(f"docs/protocol.md: {count} places for the figures {name}")
-    return page
+    """A page of docs/ with its tables as they should be. Raises ValueError if one has no place."""
+    text = (DOCS / page).read_text()
+    for name, (prefix, figures) in TABLES[page].items():
+        head, begin, rest = text.partition(f"<!-- figures {name} -->\n")
+        _, end, tail = rest.partition("<!-- end -->")
+        if not begin or not end:
+            raise ValueError(f"docs/{page}: no place for the figures {name}")
+        text = head + begin + _table(prefix, figures) + end + tail
+    return text
 
 
 def _table(prefix: str, figures: Iterable[Figure]) -> str:
@@ -49,4 +69,5 @@ def _table(prefix: str, figures: Iterable[Figure]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rendered(PAGE.read_text()))
+    for page in TABLES:
+        (DOCS / page).write_text(rendered(page))

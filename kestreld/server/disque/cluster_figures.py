@@ -4,20 +4,13 @@ from typing import Final
 
 from kestreld.cluster.nodes import DOWN, Flag, Node
 from kestreld.cluster.replicating import DEFAULT_COPIES
+from kestreld.figures import OF_NODES
 from kestreld.server.bus.peers import Peer
 from kestreld.server.disque.node import DisqueNode
 from kestreld.server.disque.pending_addjob import Adding
 from kestreld.stats import Figures
 
-# Figures of a node, in the order of a `NodeRow`; None = no such figure. `flags` are those of CLUSTER NODES, `jobs` is
-# the number that this node holds, None for others. Of the others: `link`: 1 = there is one; `up`: 1 = messages about
-# jobs are sent to it; `knows_us`: 1 = this node is a member for it, too; `lag_us`: the round trip of the latest PING;
-# `links`: number established to it; `refused`: number that it or this node has refused; `jobs_given`, `jobs_taken`: to
-# and from it, by federation; `pong_age_ms`: time since its last PONG; `problem`: reason why there is no link, or "".
-NODE_COLUMNS: Final = (
-    "id", "address", "flags", "jobs", "link", "up", "knows_us", "lag_us", "queued_bytes", "messages_out", "messages_in",
-    "messages_lost", "bytes_out", "bytes_in", "links", "refused", "jobs_given", "jobs_taken", "pong_age_ms", "problem",
-)  # fmt: skip
+NODE_COLUMNS: Final = tuple(one.key for one in OF_NODES)  # in the order of a `NodeRow`; None = there is no such figure
 _NAMES_IN_INFO: Final = {"jobs_acked": "acked_jobs", "jobs_given": "given_jobs", "jobs_taken": "taken_jobs"}
 _NO_COMMA: Final = str.maketrans(",\r\n", ";  ")
 

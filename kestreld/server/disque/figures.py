@@ -6,28 +6,14 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import Final
 
+from kestreld.figures import OF_JOB_QUEUES, compiled
 from kestreld.jobs.job_queue import NOT_PAUSED, JobQueue
 from kestreld.server.disque import cluster_figures
 from kestreld.server.disque.node import DisqueNode
 from kestreld.server.disque.queue_commands import PAUSE_NAMES
 
-# Figures of a queue, in the order of a `Row`. The three states add up to `jobs`; `blocked_clients` wait for its jobs;
-# `oldest_at_ms` is the time at which the oldest queued job was added (0 = none), on the system clock, as all times.
-COLUMNS: Final = (
-    "queue",
-    "jobs",
-    "queued",
-    "active",
-    "delayed",
-    "blocked_clients",
-    "import_rate",
-    "jobs_in",
-    "jobs_out",
-    "pause",
-    "oldest_at_ms",
-    "created_at_ms",
-    "used_at_ms",
-)
+# Of a queue, in the order of a `Row`.
+COLUMNS: Final = ("queue", *(one.key for one in OF_JOB_QUEUES))
 COUNTS: Final = COLUMNS[1:-3]
 AT: Final = {column: place for place, column in enumerate(COLUMNS)}
 STEP_QUEUES: Final = 64
@@ -36,6 +22,9 @@ PIECE_BYTES: Final = 1 << 16
 _ESCAPED: Final = re.compile(rb"[\x00-\x1f\x7f\\]")
 
 Row = tuple[str | int, ...]
+_read: Final[Callable[..., Row]] = compiled(
+    "queue, waiting, blocked, import_rate, pause, drift_ms", (one.read for one in OF_JOB_QUEUES)
+)
 Sees = Callable[[str], bool]  # of a queue's name, read as latin-1
 
 
@@ -138,23 +127,11 @@ class JobFigures:
 
     def row(self, queue: JobQueue) -> Row:
         """Return the figures of one queue."""
-        jobs, waiting = self.jobs, queue.jobs
-        drift_ms = jobs.drift_ms
-        return (
-            queue.name.decode("utf-8", "surrogateescape"),
-            queue.total,
-            waiting.count,
-            queue.active,
-            queue.delayed,
-            len(queue.waiters) + (jobs.patterns.count(queue.name) if jobs.patterns.lines else 0),
-            self._node.import_rate(queue),
-            queue.jobs_in,
-            queue.jobs_out,
-            PAUSE_NAMES[queue.pause].decode(),
-            waiting.first().created_at_ms + drift_ms if waiting.count else 0,
-            queue.created_at_ms + drift_ms if queue.is_listed else 0,
-            queue.used_at_ms + drift_ms if queue.is_listed else 0,
-        )
+        jobs = self.jobs
+        blocked = len(queue.waiters) + (jobs.patterns.count(queue.name) if jobs.patterns.lines else 0)
+        pause, import_rate = PAUSE_NAMES[queue.pause].decode(), self._node.import_rate(queue)
+        name = queue.name.decode("utf-8", "surrogateescape")
+        return (name, *_read(queue, queue.jobs, blocked, import_rate, pause, jobs.drift_ms))
 
     def largest(self, most: int, sees: Sees | None = None) -> Iterator[list[Row] | None]:
         """Yield None at intervals, and last the rows of the queues with the most jobs, ties by name."""
