@@ -1,4 +1,4 @@
-"""Tables of all figures of queues, server, cache, jobs and nodes: key, kind, meaning, metric, and how each is read.
+"""Tables of the figures of queues, server, cache, jobs and nodes: key, kind, meaning, metric, and its source.
 
 `stats`, DUMP_STATS, `/stats.json`, `/metrics`, the sums over several servers, the console's samples and the tables of
 docs/protocol.md are made of them. A new figure is an attribute of its owner and a row here.
@@ -35,7 +35,7 @@ class Figure:
     """`read` is an expression of what `compiled` is given, "" = its owner computes it. `metric` "" = there is none.
 
     `column` is its name in `/stats.json`, None = `key`. Either name is "" where the figure is left out. `console`: the
-    console asks for it.
+    console asks for it. `by_commit`: it changes with commits only, so that rows of queues without one are still true.
     """
 
     key: str
@@ -45,6 +45,7 @@ class Figure:
     metric: str = ""
     column: str | None = None
     console: bool = False
+    by_commit: bool = False
 
     @property
     def shown(self) -> str:
@@ -99,17 +100,22 @@ COUNTER, GAUGE, BYTES, STATE, ID, TEXT, S, MS, US, SINCE, UNTIL = Kind
 
 # Of a queue: Kestrel's own in its order, all that there is with `compat: kestrel-1`.
 KESTREL: Final = (
-    Figure("items", GAUGE, "items", "Items waiting; open reads are not among them.", "items", console=True),
-    Figure("bytes", BYTES, "reader.data_bytes", "Bytes of data waiting.", "bytes", console=True),
-    Figure("total_items", COUNTER, "reader.total_items", "Items put.", "puts_total", console=True),
+    Figure("items", GAUGE, "items", "Items waiting; open reads are not among them.", "items", console=True,
+           by_commit=True),
+    Figure("bytes", BYTES, "reader.data_bytes", "Bytes of data waiting.", "bytes", console=True, by_commit=True),
+    Figure("total_items", COUNTER, "reader.total_items", "Items put.", "puts_total", console=True, by_commit=True),
     Figure("logsize", BYTES, "journal.needed_bytes(head) if journal is not None and journal.segments else 0",
-           "Bytes of the journal segments that the queue needs.", "logsize_bytes", console=True),
-    Figure("expired_items", COUNTER, "reader.expired_items", "Items that expired.", "expired_total", console=True),
+           "Bytes of the journal segments that the queue needs.", "logsize_bytes", console=True, by_commit=True),
+    Figure("expired_items", COUNTER, "reader.expired_items", "Items that expired.", "expired_total", console=True,
+           by_commit=True),
     Figure("mem_items", GAUGE, "len(reader.window)", "Items waiting in memory.", "mem_items", console=True),
-    Figure("mem_bytes", BYTES, "reader.mem_bytes", "Bytes of data waiting in memory.", "mem_bytes", console=True),
+    Figure("mem_bytes", BYTES, "reader.mem_bytes", "Bytes of data waiting in memory.", "mem_bytes", console=True,
+           by_commit=True),
     Figure("age", MS, "reader.age_ms if items else 0",
-           "How long the last fetched item had waited; 0 if the queue is empty.", "age_seconds", console=True),
-    Figure("discarded", COUNTER, "reader.discarded", "Items dropped to make room.", "discarded_total", console=True),
+           "How long the last fetched item had waited; 0 if the queue is empty.", "age_seconds", console=True,
+           by_commit=True),
+    Figure("discarded", COUNTER, "reader.discarded", "Items dropped to make room.", "discarded_total", console=True,
+           by_commit=True),
     Figure("waiters", GAUGE, "reader.wait_queue.waiting", "Clients waiting for an item.", "waiters", console=True),
     Figure("open_transactions", GAUGE, "len(reader.open)", "Items opened and neither closed nor aborted.", "open_reads",
            console=True),
@@ -119,13 +125,15 @@ OURS: Final = (
     Figure("canceled_transactions", COUNTER, "reader.aborted_items", "Open reads that were returned.", "aborts_total"),
     Figure("total_flushes", COUNTER, "reader.flushes", "Flushes.", "flushes_total"),
     Figure("move_refused", COUNTER, "reader.move_refused", "Items that move_expired_to or move_failed_to refused."),
-    Figure("", COUNTER, "reader.taken_items", "Items taken by a plain get.", "gets_total", column="taken_items"),
+    Figure("", COUNTER, "reader.taken_items", "Items taken by a plain get.", "gets_total", column="taken_items",
+           by_commit=True),
     Figure("oldest_ms", SINCE, "reader.oldest_at_ms()", "How long the head item has waited; 0 if there is none.",
-           "oldest_seconds", column="oldest_at_ms", console=True),
-    Figure("head_id", ID, "head", "Lowest item id that is not done."),
+           "oldest_seconds", column="oldest_at_ms", console=True, by_commit=True),
+    Figure("head_id", ID, "head", "Lowest item id that is not done.", by_commit=True),
     Figure("next_id", ID, "queue.next_id", "Id of the next item put."),
     Figure("segments", GAUGE, "len(journal.segments) if journal is not None else 0", "Files of the journal."),
-    Figure("sync_us", US, "journal.sync_us if journal is not None else 0", "Duration of the last sync.", column=""),
+    Figure("sync_us", US, "journal.sync_us if journal is not None else 0", "Duration of the last sync.", column="",
+           by_commit=True),
     Figure("full", STATE, "int(reader.is_full())", "1 when max_items or max_size is reached.", console=True),
 )
 TROUBLE: Final = (

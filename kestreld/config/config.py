@@ -1,4 +1,4 @@
-"""The configuration as values: one frozen Config, and one QueueConfig for each queue.
+"""The configuration as values: one frozen Config with its defaults, and a QueueConfig for each queue.
 
 settings.py has the list of settings and their syntax, config_file.py reads them. Nothing here depends on running
 queues or on sockets.

@@ -1,4 +1,4 @@
-"""Lease: an item taken for a limited time, bound to no thread, connection or process."""
+"""Lease: an item taken for a limited time, bound to no thread, connection or process, and its heartbeat."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -19,7 +19,7 @@ from kestreld.stats import Figures, ServerStats, Totals
 Sees = Callable[[str], bool]
 
 STEP_QUEUES: Final = 32
-_OF_READER: Final = "reader, queue, journal, held, keys, items, head, now_ms"
+OF_READER: Final = "reader, queue, journal, held, keys, items, head, now_ms"
 _read_server: Final[Callable[..., tuple[int | str, ...]]] = compiled(
     "collection, commit, stats, sums, totals, queues, uptime_ms, now_ms, version", (one.read for one in OF_SERVER)
 )
@@ -27,7 +27,7 @@ _read_server: Final[Callable[..., tuple[int | str, ...]]] = compiled(
 
 def reading(figures: Iterable[Figure]) -> Callable[[Reader], tuple[int, ...]]:
     """A function that reads these figures of a reader, in their order; instants are those of the wall clock."""
-    read: Callable[..., tuple[int, ...]] = compiled(_OF_READER, (one.read for one in figures))
+    read: Callable[..., tuple[int, ...]] = compiled(OF_READER, (one.read for one in figures))
 
     def values(reader: Reader) -> tuple[int, ...]:
         queue = reader.queue
@@ -38,7 +38,7 @@ def reading(figures: Iterable[Figure]) -> Callable[[Reader], tuple[int, ...]]:
 
 def _shown(figures: Iterable[Figure]) -> Callable[..., tuple[tuple[str, int], ...]]:
     """Keys and values as `stats` shows them."""
-    return compiled(_OF_READER, (f"({one.key!r}, {one.shown})" for one in figures if one.key))
+    return compiled(OF_READER, (f"({one.key!r}, {one.shown})" for one in figures if one.key))
 
 
 _KESTREL = _shown(KESTREL)

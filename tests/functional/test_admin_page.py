@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kestreld.server.admin import job_metrics
+from kestreld.figures import OF_JOBS
 from kestreld.server.admin.metrics import METRICS
 from kestreld.server.disque.figures import COLUMNS
 from tests.support.daemon import running_daemon
@@ -53,7 +53,6 @@ def test_the_page_names_every_metric_of_queues():
 def test_the_page_names_every_metric_of_jobs_and_every_column():
     page = PAGE.read_text()
     shown = set(re.findall(r"`(?:kestrel_jobs|kestrel_jobs_queue)?_(\w+)`", page))
-    of_queues = {name for _, name, _, _ in job_metrics.OF_QUEUES}
     shown |= {name.removeprefix("queue_") for name in shown} | {f"cluster_{name}" for name in shown}
-    assert {name for name, _, _ in job_metrics.OF_NODE.values()} | of_queues <= shown
+    assert {one.metric for one in OF_JOBS} <= shown
     assert all(f"`{column}`" in page for column in COLUMNS)

@@ -40,7 +40,8 @@ PREFACE: Final = """\
 Every module with the first line of its docstring, by product and folder; made by `make pages`. Where a change goes is
 in [CONTRIBUTING.md](../CONTRIBUTING.md), which packages may import which in [design.md](design.md).
 
-A change to a product needs the folders of that product, those of the daemon if it is served over a socket, no others:
+A change to a product needs the folders of that product, and those of the daemon if it is served over a socket. What
+the console shows begins in `kestreld/figures.py`; what a client is to read of a reply is in Clients.
 
 """
 

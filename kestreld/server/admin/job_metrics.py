@@ -26,7 +26,11 @@ def render_jobs(figures: JobFigures, per_queue: PerQueue, sees: Sees | None) -> 
         shown = found or shown
     yield total_metric("kestrel_jobs_queues_shown", "gauge", "Queues of jobs with their own metrics.", len(shown))
     now_ms = figures.jobs.clock.wall_ms
-    labels = [f'{{queue="{label_of(_printable(str(row[0])))}"}}' for row in shown]
+    labels: list[str] = []
+    for start in range(0, len(shown), STEP_ROWS):
+        some_rows = shown[start : start + STEP_ROWS]
+        labels += [f'{{queue="{label_of(_printable(str(row[0])))}"}}' for row in some_rows]
+        yield None
     for figure in OF_JOB_QUEUES if shown else ():
         if not figure.metric:
             continue

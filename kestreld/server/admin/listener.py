@@ -1,4 +1,4 @@
-"""The HTTP listener of the admin port: connections, logins, and the routes of requests (docs/admin.md).
+"""The HTTP listener of the admin port: connections, logins, routes, /healthz and /readyz (docs/admin.md).
 
 Only modules of this package use aiohttp, and a server without the listener loads none of them. Connections are
 accepted in a turn, as those of the data ports, and then belong to asyncio.

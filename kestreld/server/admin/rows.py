@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Final
 
-from kestreld.figures import HELD, KESTREL, OF_QUEUES, OURS, TROUBLE, in_json
+from kestreld.figures import HELD, KESTREL, OF_QUEUES, OURS, TROUBLE, compiled, in_json
 from kestreld.queues.collection import QueueCollection
-from kestreld.queues.figures import Sees, Sums, reading
+from kestreld.queues.figures import OF_READER, Sees, Sums, reading
 from kestreld.queues.reader import Reader
 from kestreld.stats import Totals
 
@@ -47,25 +47,17 @@ def _row(name: str, reader: Reader) -> Row:
     return (shown_name(name), *_read(reader), *_read_held(reader))
 
 
+_read_live: Final = compiled(OF_READER, (one.read for one in (*KESTREL, *OURS, *TROUBLE) if not one.by_commit))
+
+
 def _signature(reader: Reader) -> Signature:
     """Return values of which one changes whenever the row does: changes of other figures come with a commit."""
     queue, journal = reader.queue, reader.queue.journal
     return (
         journal.journal_id if journal is not None else 0,
         reader.number,
-        queue.next_id,
         queue.commits,
-        len(reader.window),
-        len(reader.open),
-        reader.opened_items,
-        reader.aborted_items,
-        reader.wait_queue.waiting,
-        reader.move_refused,
-        reader.flushes,
-        len(journal.segments) if journal is not None else 0,
-        reader.is_full(),  # a reload may change the limit
-        journal is not None and journal.failed is not None,
-        queue.stopped is not None,
+        *_read_live(reader, queue, journal, reader.held, reader.keys, 0, 0, 0),
         *_held_signature(reader),
     )
 
