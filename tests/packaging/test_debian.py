@@ -137,7 +137,7 @@ def test_only_root_can_change_what_is_installed(package: Path) -> None:
 
 def test_nothing_tells_where_it_was_built(package: Path, tmp_path: Path) -> None:
     subprocess.run(["dpkg-deb", "--raw-extract", package, tmp_path / "tree"], check=True)
-    pieces = [str(ROOT).encode(), b"/tmp/tmp.", b"/tmp/kestreld-", b"/tmp/pip-"]
+    pieces = [f"{ROOT}/".encode(), b"/tmp/tmp.", b"/tmp/kestreld-", b"/tmp/pip-"]
     telling = [
         path.relative_to(tmp_path)
         for path in (tmp_path / "tree").rglob("*")
