@@ -38,6 +38,7 @@ OTHERS: Final = {
     "spark replay",
     "spark compare",
     "cluster start",
+    "help",
     "web",
     "watch",
 }
