@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from kestrelctl.journals.spools import on_disk, reading
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.config.config import encode_queue_name, queue_name_problem
-from kestreld.config.config_file import find_config_path, load_file
 from kestreld.errors import ConfigError, JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.discovery import JournalFile, discover
@@ -33,6 +32,9 @@ class JournalLocation:
                 raise Failure(ExitCode.NO_INPUT, f"{folder}: no such folder")
         if spool is not None or archive is not None:
             return cls(spool, archive)
+        # Reading YAML takes longer to import than everything else here.
+        from kestreld.config.config_file import find_config_path, load_file
+
         files = FileLayer()
         try:
             config = load_file(files, find_config_path(files, None, os.environ))
