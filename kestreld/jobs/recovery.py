@@ -231,7 +231,7 @@ class JobRecovery:
             dead,
             record.replicas,
             self._node_sets.of_all(extras.delivered),
-            max(extras.moves, dead is not None),
+            extras.moves or int(dead is not None),
         )
         if not extras.key and dead is None:
             if len(self._shared) >= SHARED_MAX:

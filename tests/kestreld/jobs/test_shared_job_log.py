@@ -188,7 +188,7 @@ def test_how_often_a_job_was_moved_is_known_after_a_restart(engine: JobEngine, a
     job = shared(engine)
     assert engine.jobs.bury(job, b"asked")
     again(engine)
-    assert engine.job(job.id).terms.moves == 1
+    assert repr(engine.job(job.id).terms.moves) == "1"
     assert max(versions(engine)) == VERSION_OF_CLUSTERS
     assert engine.jobs.redrive(engine.job(job.id))
     again(engine)
