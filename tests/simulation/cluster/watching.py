@@ -17,7 +17,7 @@ from kestreld.jobs.job_queue import JobQueue
 from kestreld.jobs.replicated_jobs import ReplicatedJobs
 from kestreld.jobs.store import DELETED
 from kestreld.jobs.table import Table
-from tests.simulation.history import POWER_CUT
+from tests.simulation.history import KILLED, POWER_CUT
 from tests.simulation.schedule import Schedule
 
 CRASHED: Final = "crashed"  # the end of a copy until the next start says what became of it
@@ -109,6 +109,7 @@ class Watch:
         self.is_reloading: Callable[[str], bool] = lambda host: False
         self.keeps: Callable[[str, str], bool] = lambda host, crash: False
         self.placed: dict[tuple[str, bytes], Placed] = {}
+        self.ended: dict[str, tuple[int, str]] = {}  # host -> since when it waits for a start, and why
         self.moved: dict[str, int] = {}  # by what has moved them, how many jobs
         self.woken: Callable[[WatchedJobs, Job], None] | None = None
         self.taken: Callable[[Take], None] | None = None
@@ -197,6 +198,9 @@ class Watch:
     def ends(self, host: str, how: str) -> None:
         """Its process is dead; what it has on disk shows at the next start."""
         self.stores.pop(host, None)
+        ended_us, before = self.ended.get(host, (self.schedule.now_us, ""))
+        if not before or how in (POWER_CUT, DISK_LOST):
+            self.ended[host] = ended_us, how
         for some in self.known.values():
             for known in some:
                 if known.host == host and known.until_us < 0 and (not known.crash or how in (POWER_CUT, DISK_LOST)):
@@ -216,8 +220,7 @@ class Watch:
                 continue
             job = found.get(job_id)
             if job is not None and job.state not in (ACKED, LET_GO):
-                self._check_moves(store, job, copy)
-                self.place(store, job)
+                self._check_moves(store, job)
                 copy.crashed_us, copy.crash = -1, ""
                 self.note(host, job_id, f"restored: state {job.state} requeue in {_in_ms(store, job)}")
             else:
@@ -237,17 +240,23 @@ class Watch:
                 if not any(known.host == host and known.until_us < 0 for known in self.known.get(job.id, [])):
                     self.knows_ack(store, job, is_dummy=not job.terms.owners)
             elif job.state != LET_GO and (host, job.id) not in self.open:
+                self._check_moves(store, job)
                 self.held(store, job)  # what the log says of its end was lost
+        self.ended.pop(host, None)
 
-    def _check_moves(self, store: "WatchedJobs", job: Job, copy: Copy) -> None:
-        """A start must know of every move to the dead letters and back that was written before."""
+    def _check_moves(self, store: "WatchedJobs", job: Job) -> None:
+        """A start must know of every move to the dead letters and back that was written before.
+
+        What it knows less after a power cut is what the next start has to know.
+        """
         placed = self.placed.get((store.host, job.id))
-        if placed is None or placed.moves == job.terms.moves or placed.since_us > copy.crashed_us - WRITTEN_US:
-            return
-        if job.terms.owners and self.keeps(store.host, copy.crash):
+        ended_us, how = self.ended.get(store.host, (self.schedule.now_us, KILLED))  # or the log is read once more
+        is_owed = placed is not None and placed.since_us <= ended_us - WRITTEN_US and self.keeps(store.host, how)
+        if placed is not None and placed.moves != job.terms.moves and job.terms.owners and is_owed:
             self._complain(
                 f"{store.host} knew {placed.moves} moves of {job.id!r}, and {job.terms.moves} after its start"
             )
+        self.place(store, job)
 
     def got(self, host: str, sender: str, message: JobMessage) -> None:
         """A node has received a message."""
