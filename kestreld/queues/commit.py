@@ -308,6 +308,8 @@ class GroupCommit:
         if queue.sync_ms == 0 and journal.unsynced and journal.failed is None:
             self._plan_sync(queue, journal, roll=full)
             return
+        if queue.sync_ms == 0 and journal.failed is not None:
+            queue.forget_syncing()  # nothing was written: a put that fails later takes nothing of this commit back
         if full:
             self.rolling.append(queue)
         if queue.sync_ms and journal.unsynced and not queue.sync.due_at_ms:
@@ -371,6 +373,7 @@ class GroupCommit:
             journal = queue.journal
             if journal is not None and journal.failed is not None:
                 # Nothing was written: the next segment will say what gets did, and there is nothing to undo.
+                queue.forget_syncing()
                 self._release(queue.sync.drop_latest(), None)
                 raise journal.failed
             if queue.sync_ms == 0:

@@ -124,6 +124,7 @@ class Family(Committed):
                 self.commit_group.settle(self)
                 self.start_segment(journal, self.checkpoint())
             except JournalFailed as failure:
+                self.review_next_put()
                 self.report(f"{self.name}: {failure}")
                 raise
 

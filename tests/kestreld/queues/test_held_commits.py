@@ -348,6 +348,36 @@ def test_puts_that_gather_behind_a_sync_fail_with_the_segment_that_a_key_needs(t
     assert b"lost" not in survivors(engine)
 
 
+@pytest.mark.parametrize("is_reviewed", [True, False])
+def test_what_was_confirmed_while_no_segment_could_be_begun_does_not_come_back_with_a_put_that_fails(
+    tmp_path: Path, *, is_reviewed: bool
+) -> None:
+    files = FaultyFiles(kinds=("create",))
+    engine = Engine(tmp_path / "spool", files, sync_journal_ms=0)
+    reader = engine.reader("work")
+    engine.put("work", b"one", b"two", b"three")
+    assert end_turn(engine, files)
+    leased = [lease(reader, engine.clock.monotonic_ms, 1000, "") for _ in range(2)]
+    files.fail_from(1)
+    files.stays = True
+    with pytest.raises(JournalFailed):
+        reader.queue.put_later(b"refused", 0, 0, None, 50)  # the first delay of a journal begins a segment
+    assert end_turn(engine, files)
+    for one in leased:
+        assert one is not None
+        assert confirm(reader, one[0])
+    assert end_turn(engine, files)
+    if is_reviewed:
+        with pytest.raises(JournalFailed):
+            engine.put("work", b"refused")
+        assert end_turn(engine, files)
+    else:
+        reader.queue.put_budget = 1 << 20  # as if the disk had failed only after the put
+        assert engine.put("work", b"refused") == [True]
+        assert not end_turn(engine, files)
+    assert engine.drain("work") == [b"three"]
+
+
 def test_a_marker_that_is_written_after_a_queue_has_stopped_does_not_say_that_what_it_held_is_done(
     tmp_path: Path,
 ) -> None:
