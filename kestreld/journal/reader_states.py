@@ -66,7 +66,7 @@ class ReaderStates:
                 ended = [*self._before.get(number, []), *self._ended_before(number)]
                 older = records.merged([(0, state.head - 1), *state.done])
                 below = [(first, min(last, self._held_from - 1)) for first, last in older if first < self._held_from]
-                state.head = min(state.head, self._held_from)
+                state.head = max(min(state.head, self._held_from), state.at_id)  # others may hold what came before it
                 self._done[number] = [*below, *ended]
 
     def _ended_before(self, number: int) -> list[records.Range]:

@@ -256,6 +256,35 @@ def test_a_repair_knows_what_was_done_at_the_last_checkpoint_before_the_damage(t
     assert again.drain(audit.name) == [b"first", b"last"]
 
 
+def test_a_repair_that_misses_what_a_child_holds_delivers_nothing_to_it_that_was_put_before_it_was_there(
+    tmp_path: Path,
+) -> None:
+    """What the parent holds is older than the child: from there on the repair looks for what is held."""
+    engine = Engine(tmp_path, QuickFiles())
+    reader = engine.reader(WORK)
+    queue = reader.queue
+    assert queue.put_later(b"first", 0, 0, None, 50_000)
+    engine.put(WORK, b"second")
+    engine.end_turn()
+    audit = engine.reader("work+audit")
+    engine.put(WORK, b"third")
+    engine.end_turn()
+    engine.maintenance.begin_segment(queue, queue.journal)
+    assert queue.put_later(b"fourth", 0, 0, None, 50_000)
+    engine.end_turn()
+    for _ in range(2):
+        engine.maintenance.begin_segment(queue, queue.journal)
+    engine.abandon()
+    engine.segments(WORK)[-3].unlink()  # of the fourth
+    assert WORK in Engine(tmp_path, QuickFiles()).collection.broken
+    assert repair(QuickFiles(), FakeClock(), str(folder(engine))).damages
+    again = Engine(tmp_path, QuickFiles())
+    again.clock.advance(60_000)
+    again.collection.agenda.fall_due(again.clock.monotonic_ms)
+    assert again.drain(audit.name) == [b"third"]
+    assert again.drain(WORK) == [b"first", b"second", b"third"]
+
+
 def test_segments_go_only_when_the_marker_that_says_so_is_on_disk(tmp_path: Path) -> None:
     files = LateFiles()
     filled(tmp_path)
