@@ -95,7 +95,7 @@ class Held(Scheduled):
         self.forgotten_turns: dict[int, int] = {}  # `turns` of items that are done by such a commit
         self._begun: list[int] = []  # leased lately and not in `_times` yet; some leases are over
         self.turns: dict[int, int] = {}  # id -> how often the item came back since its first lease
-        self._moved: dict[int, None] = {}  # latest tokens whose item failed and moved away
+        self._moved: dict[int, int] = {}  # latest items that failed and moved away: the token that said so
         self._confirmed: list[int] = []  # leased items confirmed since the last commit,
         self._confirmed_in_flight: list[int] = []  # and by a commit that is not on disk yet
         self.settling = False  # something was confirmed or done: commits must be reported here
@@ -396,15 +396,24 @@ class Held(Scheduled):
         if len(self.turns) > TURNS_MAX:
             del self.turns[next(iter(self.turns))]
 
-    def moved_away(self, token: int) -> None:
-        """Remember the token of an item that has left the queue because it failed too often."""
-        self._moved[token] = None
+    def moved_away(self, one: int, token: int) -> None:
+        """Remember the token of an item that is leaving the queue because it failed too often."""
+        self._moved[one] = token
         if len(self._moved) > MOVED_MAX:
             del self._moved[next(iter(self._moved))]
 
-    def has_moved(self, token: int) -> bool:
+    def has_moved(self, one: int, token: int) -> bool:
         """True if the token's item has moved away: reporting its failure again succeeds."""
-        return token in self._moved
+        return self._moved.get(one) == token
+
+    def has_stayed(self, one: int) -> None:
+        """Forget that an item moved away: it could not, and its token is good only until somebody else has it."""
+        self._moved.pop(one, None)
+
+    def have_stayed(self, is_waiting: Callable[[int], bool]) -> None:
+        """Do that for all that `is_waiting` is true for, as the journal that was read anew says."""
+        for one in [one for one in self._moved if is_waiting(one)]:
+            self.has_stayed(one)
 
     def last_attempt(self, one: int) -> int:
         """Attempt number of the item's last ended lease, known since startup or an interrupted turn; -1 = unknown.

@@ -101,11 +101,12 @@ def fail(reader: Reader, token: int, now_ms: int, failure: str = "") -> bool:
     """Report that the holder failed with the item, and why. Nothing changes if the attempt is over."""
     found = _find(reader, token)
     if found is None or (not found.is_leased and (found.is_over or not reader.counts_failures)):
-        return reader.held_items().has_moved(token) or (found is not None and reader.waits(found.item))
+        one = _newest(item_of(token), reader.queue.next_id - 1)
+        return reader.held_items().has_moved(one, token) or (found is not None and reader.waits(found.item))
     if not _take_up(reader, found, token):
         return False
     if reader.fail(found.item, now_ms, failure):
-        reader.held_items().moved_away(token)
+        reader.held_items().moved_away(found.item, token)
     return True
 
 

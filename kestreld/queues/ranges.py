@@ -1,11 +1,10 @@
 """Reading a range of items back from a journal, a slice at a time, without consuming or changing a reader."""
 
-from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final
 
 from kestreld.journal.journal import Journal
-from kestreld.journal.records import Range, ReaderState, Type, item_add_at_ms, item_id, item_optional_fields
+from kestreld.journal.records import Type, item_add_at_ms, item_id, item_optional_fields
 from kestreld.journal.segment import Segment
 from kestreld.queues.queue import Queue
 
@@ -141,17 +140,3 @@ class RangeSearch(RangeRead):
             return True
         self.size_bytes += len(record)
         return False
-
-
-def waiting_in(state: ReaderState) -> Wanted:
-    """Return a function of an id that is True if the item is not done for a reader in this state."""
-    firsts: list[int] = [first for first, _ in state.done]
-    done: list[Range] = state.done
-
-    def is_waiting(found: int) -> bool:
-        if found < state.head:
-            return False
-        index = bisect_right(firsts, found) - 1
-        return index < 0 or found > done[index][1]
-
-    return is_waiting

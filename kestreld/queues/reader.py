@@ -24,7 +24,7 @@ from kestreld.journal.records import (
 )
 from kestreld.queues.family import full_name
 from kestreld.queues.held import Lease
-from kestreld.queues.id_ranges import gaps
+from kestreld.queues.id_ranges import gaps, waiting_in
 from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.keys import Keys, digest_of
 from kestreld.queues.reader_due_items import ReaderDueItems
@@ -62,6 +62,7 @@ class Reader(ReaderDueItems):
         ]
         if known.due or self.held is not None:
             self._restore_held(known.due)
+            self.held_items().have_stayed(waiting_in(known))
         if known.keys:
             self._restore_keys(known.keys)
         if known.items > len(opened):

@@ -164,11 +164,16 @@ class ReaderProgress(ReaderWindow):
             pending_commit = move.pending_commit
             if move.destination in failed or (pending_commit is not None and pending_commit.failure is not None):
                 self.put_back(move.record)
+                self._has_stayed(move)
             elif pending_commit is not None and pending_commit.pending:
                 self.moving.insert(0, move)
             else:
                 self.gone.setdefault(Reason.MOVED, []).append(move.record)
                 self.family.mark_dirty()
+
+    def _has_stayed(self, move: PendingTransfer) -> None:
+        if self.held is not None:
+            self.held.has_stayed(item_id(move.record))
 
     def _on_the_move(self) -> list[bytes]:
         """Items put on another queue whose DONE here is not written yet."""
@@ -313,6 +318,8 @@ class ReaderProgress(ReaderWindow):
                 if self.held.remember(item_id(record)):
                     self.meet_again(item_id(record))
             self.held.undo_confirmed()
+        for move in self.moving:
+            self._has_stayed(move)
         self.taken, self.counted_taken, self.closed, self.moving, self.in_flight = [], 0, {}, [], []
         for opened in [opened for opened in self.open if opened >= first_new_id]:
             self._pop_open(opened)
@@ -329,6 +336,8 @@ class ReaderProgress(ReaderWindow):
         self._keep_open({one: record for one, record in self.open.items() if one in held})
         if self.family.in_memory:
             self.return_lost([*back, *[move.record for move in self.moving]])
+            for move in self.moving:
+                self._has_stayed(move)
         self.taken, self.counted_taken, self.closed, self.gone, self.flushed, self.moving = [], 0, {}, {}, [], []
         self.last_fetched = None
         elsewhere = {*self.open, *map(item_id, self.window)} if self.family.in_memory else None

@@ -12,8 +12,8 @@ from kestreld.journal.journal import Journal
 from kestreld.journal.records import Checkpoint, Kind, item_id
 from kestreld.journal.recovery import reread
 from kestreld.queues.collection import QueueCollection
+from kestreld.queues.id_ranges import waiting_in
 from kestreld.queues.queue import Queue, as_queues
-from kestreld.queues.ranges import waiting_in
 from kestreld.queues.reader import Reader
 
 Held = Callable[[Reader], Collection[int]]  # the open reads that are in use

@@ -10,7 +10,8 @@ from typing import Final
 
 from kestreld.journal.records import item_id
 from kestreld.queues.held import Held, Lease
-from kestreld.queues.ranges import Wanted, waiting_in
+from kestreld.queues.id_ranges import waiting_in
+from kestreld.queues.ranges import Wanted
 from kestreld.queues.reader import Reader
 
 STEP_ITEMS: Final = 500  # looked at in a step: less than a millisecond

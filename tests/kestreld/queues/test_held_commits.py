@@ -6,7 +6,8 @@ import pytest
 
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.journal.repair import RepairReport
-from kestreld.queues.leases import confirm, lease
+from kestreld.queues.leases import confirm, fail, lease
+from kestreld.queues.rebuild import renew
 from tests.support.engine import Engine, LateFiles
 from tests.support.faulty_files import FaultyFiles
 from tests.support.repairs import repaired
@@ -413,3 +414,62 @@ def test_a_put_with_a_key_to_a_queue_that_has_stopped_does_not_say_that_what_wai
     engine.end_turn()
     engine.crash()
     assert survivors(engine) == [b"waits"]
+
+
+def taken_by(engine: Engine, holder: str) -> int:
+    leased = lease(engine.reader("work"), engine.clock.wall_ms, 1000, holder)
+    assert leased is not None
+    return leased[0]
+
+
+def about_to_move(engine: Engine, files: FaultyFiles) -> int:
+    """The token of who has an item that moves to `dead` if it fails once more."""
+    engine.put("work", b"poison")
+    engine.reader("dead")
+    assert end_turn(engine, files)
+    assert fail(engine.reader("work"), taken_by(engine, "127.0.0.1:1"), engine.clock.wall_ms)
+    assert end_turn(engine, files)
+    return taken_by(engine, "127.0.0.1:1")
+
+
+@pytest.mark.parametrize("settings", [*SETTINGS, {"journal": False}], ids=["written", "synced", "in memory"])
+def test_who_failed_with_an_item_that_could_not_move_has_no_part_in_the_next_lease(
+    tmp_path: Path, settings: dict[str, object]
+) -> None:
+    """The queue for dead letters took it, and its commit failed: the item waits, and then somebody else has it."""
+    files = FaultyFiles(stays=True)
+    engine = Engine(tmp_path / "spool", files, max_retries=1, move_failed_to="dead", **settings)
+    engine.configure({"dead": {"journal": True}}, max_retries=1, move_failed_to="dead", **settings)
+    old, reader = about_to_move(engine, files), engine.reader("work")
+    assert fail(reader, old, engine.clock.wall_ms)
+    assert reader.moving
+    files.fail_from(1)
+    end_turn(engine, files)
+    end_turn(engine, files)
+    files.mend()
+    assert engine.items("work") == 1
+    assert fail(reader, old, engine.clock.wall_ms), "it waits: that is known already"
+    assert engine.items("work") == 1
+    token = taken_by(engine, "127.0.0.1:2")
+    assert not fail(reader, old, engine.clock.wall_ms)
+    assert confirm(reader, token)
+    assert not fail(reader, old, engine.clock.wall_ms)
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_who_failed_with_an_item_that_an_interrupted_turn_kept_has_no_part_in_the_next_lease(
+    tmp_path: Path, has_journal: bool
+) -> None:
+    """It has moved, and nothing says so where it was."""
+    files = FaultyFiles()
+    engine = Engine(tmp_path / "spool", files, max_retries=1, move_failed_to="dead", journal=has_journal)
+    old, reader = about_to_move(engine, files), engine.reader("work")
+    assert fail(reader, old, engine.clock.wall_ms)
+    if has_journal:
+        engine.commit.run()
+        assert engine.items("dead") == 1
+    assert fail(reader, old, engine.clock.wall_ms), "said again, as the answer was lost"
+    renew(engine.collection, reader.queue, lambda reader: reader.open)
+    token = taken_by(engine, "127.0.0.1:2")
+    assert not fail(reader, old, engine.clock.wall_ms)
+    assert confirm(reader, token)
