@@ -10,6 +10,7 @@ from tests.simulation.excuses import Rules
 from tests.simulation.history import (
     KILLED,
     STOPPED,
+    Cancel,
     Connection,
     Delivery,
     History,
@@ -112,3 +113,29 @@ def test_an_item_is_not_moved_before_it_has_come_back_too_often(times: int, wron
     written.delivered(item, "get", 400, over_us=9000, reader="late")
     rules = Rules(moves_to={WORK: "late"}, max_retries={WORK: times})
     assert len([words for words in written.violations(rules) if "was moved to late" in words]) == wrong
+
+
+@pytest.mark.parametrize(
+    ("hurried", "reader", "wrong"),
+    [
+        ({}, "late", 1),
+        ({WORK: 50}, "late", 0),
+        ({"work+a": 50}, "late", 0),
+        ({WORK: 50}, WORK, 0),
+        ({WORK: 50}, "work+a", 1),
+        ({WORK: 150}, "late", 1),
+        ({WORK: 150}, WORK, 1),
+        ({"late": 50}, WORK, 1),
+    ],
+)
+def test_a_cancel_leaves_what_was_to_run_now_also_where_it_moves(
+    hurried: dict[str, int], reader: str, wrong: int
+) -> None:
+    written = Written()
+    item = written.put(1)
+    item.key, item.delay_ms = "k", 1
+    written.history.hurried.update({(name, item): at_us for name, at_us in hurried.items()})
+    written.history.cancels.append(Cancel(WORK, "k", written.producer, 100, 110, "done"))
+    written.delivered(item, "get", 2000, over_us=9000, reader=reader)
+    rules = Rules(moves_to={WORK: "late"}, has_times=True, key_time_ms={WORK: 1})
+    assert len([words for words in written.violations(rules) if "cancelled at" in words]) == wrong

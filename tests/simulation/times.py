@@ -325,7 +325,7 @@ class Times(Excuses):
                 continue
             life = cancel.connection.life
             early_us = self._steps_ahead_us(put.connection.life, put.sent_us, life, cancel.answered_us)
-            if cancel.answered_us >= self._due_us(put) - early_us or (reader, put) in self._history.hurried:
+            if cancel.answered_us >= self._due_us(put) - early_us or self._was_hurried(reader, put, cancel):
                 continue
             others = [one for one in self._history.puts.values() if (one.name, one.key) == (put.name, put.key)]
             if any(one is not put and one.outcome != "refused" and one.sent_us < cancel.answered_us for one in others):
@@ -335,6 +335,19 @@ class Times(Excuses):
                 continue
             if any(one.sent_us > cancel.answered_us for one in deliveries):
                 self._violation(f"item {put.number} was delivered by {reader}, cancelled at {cancel.answered_us}")
+
+    def _was_hurried(self, reader: str, put: Put, cancel: Cancel) -> bool:
+        """Whether it was due before its time when it was cancelled: there, or at a reader it may have moved there from.
+
+        To cancel it then ends it for the others of the family only, if for any: each reader moves its own.
+        """
+        hurried = [
+            name
+            for (name, other), at_us in self._history.hurried.items()
+            if other is put and at_us <= cancel.answered_us
+        ]
+        is_elsewhere = reader == self._moved_to(put) and put.name.partition("+")[0] != reader
+        return reader in hurried or (is_elsewhere and bool(hurried))
 
 
 def _rested_us(from_us: int, rest_ms: int) -> int:
