@@ -174,9 +174,15 @@ class Checker(Times):
                 self._violation(f"item {put.number} of {reader} does not say why it failed")
 
     def _has_said_why(self, reader: str, put: Put) -> bool:
-        """Whether a failure with a reason was surely counted, and is surely written down."""
+        """Whether a failure with a reason was surely counted, and is surely written down.
+
+        Of a dead letter that children had, too, there may be several copies, each with a reason of its own or none.
+        """
+        sources = self._moved_from(reader, put)
+        if reader != put.name and reader == self._moved_to(put) and not sources:
+            return False
         for one in self._history.leases:
-            if one.put is not put or not one.changes or one.reader not in (reader, *self._moved_from(reader, put)):
+            if one.put is not put or not one.changes or one.reader not in (reader, *sources):
                 continue
             family = one.reader.partition("+")[0]
             if family not in self._rules.max_retries and family not in self._rules.retry_delays_ms:
