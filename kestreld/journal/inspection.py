@@ -215,7 +215,7 @@ class Inspection:
         if self._server is not None:
             self.state.next_id = max(self.state.next_id, self._server.next_id)
 
-    def salvage(self, at: int) -> Generator[None, None, tuple[bytes, Resync]]:
+    def resync(self, at: int) -> Generator[None, None, tuple[bytes, Resync]]:
         """The bytes of the part at `at` that count, and a reader of them. Raises OSError."""
         part = self.parts[at]
         end_id = self.parts[at + 1].first_id if at + 1 < len(self.parts) else None
@@ -228,10 +228,10 @@ class Inspection:
         if part.problem:
             self._suspect(Damage(part.path, 0, part.records_at, part.problem, may_hide=part.header is None))
             found.append(self._suspects[-1])
-        buffer, salvage = yield from self.salvage(part_at)
+        buffer, resync = yield from self.resync(part_at)
         is_counted = after_base and not part.is_compacted
         goes_on = False
-        for count, (record_type, at, end) in enumerate(salvage.pieces()):
+        for count, (record_type, at, end) in enumerate(resync.pieces()):
             if count % PAUSE_RECORDS == 0 or record_type < 0:
                 yield
             goes_on = goes_on or (record_type > 0 and bool(found))
@@ -240,9 +240,9 @@ class Inspection:
             elif record_type == 0:
                 self._suspect(self._bad_stretch(part, buffer, at, end))
                 found.append(self._suspects[-1])
-                for record in salvage.readers:
+                for record in resync.readers:
                     self.known_readers.recall(record[records.FRAME_BYTES :])
-                salvage.readers.clear()
+                resync.readers.clear()
             elif record_type == records.Type.IMPORT:
                 self.imports.append(buffer[at:end])
             elif record_type > 0:

@@ -143,8 +143,8 @@ class _JobRepair:
         for one in self._parts:
             end = min(one.used_bytes, one.size_bytes)
             unread: list[Range] = []
-            salvage = JobResync(result_of(read_readable(self._files, one.path, end, unread)), since_ms)
-            for record_type, record in self._whole(one, salvage, unread):
+            resync = JobResync(result_of(read_readable(self._files, one.path, end, unread)), since_ms)
+            for record_type, record in self._whole(one, resync, unread):
                 body = record[FRAME_BYTES:]
                 if record_type == JobType.JOB:
                     live.add(read_job(body).job_id)
@@ -154,17 +154,17 @@ class _JobRepair:
                     live.clear()
                 yield record
             # The next segment repeats failed records, with earlier times than this one's end.
-            since_ms = salvage.first_ms or since_ms
+            since_ms = resync.first_ms or since_ms
         self.report.jobs = len(live)
 
-    def _whole(self, one: FoundJobSegment, salvage: JobResync, unread: list[Range]) -> Iterator[tuple[int, bytes]]:
+    def _whole(self, one: FoundJobSegment, resync: JobResync, unread: list[Range]) -> Iterator[tuple[int, bytes]]:
         """Type and bytes of each record that counts; damages go into the report."""
-        buffer = salvage.buffer
+        buffer = resync.buffer
         if one.problem is not None:
             loss = NONE_LOST if len(buffer) > HEADER_BYTES else LOST  # if longer: the rest of the segment is read
             self._report(one, 0, one.problem.reason, min(HEADER_BYTES, len(buffer)), loss)
         may_end_in_zeros = one is self._parts[-1] and one.problem is None
-        for record_type, at, end in salvage.pieces():
+        for record_type, at, end in resync.pieces():
             if not record_type:
                 is_bad = is_unread(unread, at, end)
                 if is_bad or not may_end_in_zeros or buffer[at:].strip(b"\0"):

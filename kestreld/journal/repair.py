@@ -136,8 +136,8 @@ class Repair:
         wanted = [(state.number, undone(state)) for state in self._found.readers if state.kind == Kind.QUEUE]
         last = items = data_bytes = 0
         for part_at in range(len(self._found.parts)):
-            buffer, salvage = yield from self._found.salvage(part_at)
-            for count, (record_type, at, end) in enumerate(salvage.pieces()):
+            buffer, resync = yield from self._found.resync(part_at)
+            for count, (record_type, at, end) in enumerate(resync.pieces()):
                 if record_type == Type.PUT:
                     _, _, _, found, _, _, _, only = PUT.unpack_from(buffer, at)
                     if found > last:

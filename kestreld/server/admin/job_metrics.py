@@ -6,7 +6,7 @@ from typing import Final
 
 from kestreld.config.config import PerQueue
 from kestreld.figures import OF_JOB_QUEUES, OF_JOBS, OF_NODES
-from kestreld.server.admin.metrics import label_of, total_metric
+from kestreld.server.admin.metrics import heading, label_of, total_metric
 from kestreld.server.disque.figures import AT, STEP_ROWS, JobFigures, Row, Sees
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -35,7 +35,7 @@ def render_jobs(figures: JobFigures, per_queue: PerQueue, sees: Sees | None) -> 
         if not figure.metric:
             continue
         metric, at = f"kestrel_jobs_queue_{figure.metric}", AT[figure.key]
-        yield f"# HELP {metric} {figure.help}\n# TYPE {metric} {figure.metric_type}\n"
+        yield heading(metric, figure.metric_type, figure.help)
         for start in range(0, len(shown), STEP_ROWS):
             cells = [row[at] for row in shown[start : start + STEP_ROWS]]
             values = figure.metric_values([_PAUSED[one] if isinstance(one, str) else one for one in cells], now_ms)
@@ -68,7 +68,7 @@ def _other_nodes(figures: JobFigures) -> str:
         if not figure.metric:
             continue
         metric = f"kestrel_jobs_node_{figure.metric}"
-        lines.append(f"# HELP {metric} {figure.help}\n# TYPE {metric} {figure.metric_type}\n")
+        lines.append(heading(metric, figure.metric_type, figure.help))
         for row in rows:
             if (value := row[figure.key]) is not None:
                 (shown,) = figure.metric_values([int(value)], 0)
@@ -79,8 +79,8 @@ def _other_nodes(figures: JobFigures) -> str:
 def _commands(figures: JobFigures) -> str:
     commands, seconds = "kestrel_jobs_commands_total", "kestrel_jobs_command_seconds_total"
     known = figures.commands()
-    lines = [f"# HELP {commands} Commands executed, by name.\n# TYPE {commands} counter\n"]
+    lines = [heading(commands, "counter", "Commands executed, by name.")]
     lines += [f'{commands}{{command="{name}"}} {calls}\n' for name, calls, _ in known]
-    lines.append(f"# HELP {seconds} Time of the commands executed, by name.\n# TYPE {seconds} counter\n")
+    lines.append(heading(seconds, "counter", "Time of the commands executed, by name."))
     lines += [f'{seconds}{{command="{name}"}} {spent_us / 1e6}\n' for name, _, spent_us in known]
     return "".join(lines)

@@ -87,7 +87,7 @@ def render(
     now_ms = collection.clock.wall_ms
     for column, figure in METRICS.items():
         metric, at = f"kestrel_queue_{figure.metric}", AT[column]
-        yield f"# HELP {metric} {figure.help}\n# TYPE {metric} {figure.metric_type}\n"
+        yield heading(metric, figure.metric_type, figure.help)
         for start in range(0, len(shown), STEP_ROWS):
             values = figure.metric_values(list(map(itemgetter(at), shown[start : start + STEP_ROWS])), now_ms)
             some = zip(labels[start : start + STEP_ROWS], values, strict=True)
@@ -95,7 +95,12 @@ def render(
 
 
 def total_metric(name: str, kind: str, words: str, value: float) -> str:
-    return f"# HELP {name} {words}\n# TYPE {name} {kind}\n{name} {value}\n"
+    return f"{heading(name, kind, words)}{name} {value}\n"
+
+
+def heading(name: str, kind: str, words: str) -> str:
+    """The two lines before the values of a metric."""
+    return f"# HELP {name} {words}\n# TYPE {name} {kind}\n"
 
 
 def _server_part(book: RowBook, collection: QueueCollection, stats: ServerStats) -> str:
