@@ -42,7 +42,7 @@ class Family(Committed):
     """One journal, and what was put and noted since the last commit. `journal` is None for a family in memory only."""
 
     __slots__ = (
-        "_again", "_origins_max", "agenda", "commits", "control", "failures", "first_id_here", "followers", "in_memory",
+        "_again", "_origins_max", "agenda", "commits", "control", "failures", "followers", "in_memory",
         "letters", "mover", "next_id", "notes", "origins", "pending", "remedy", "undone_from",
     )  # fmt: skip
 
@@ -63,7 +63,6 @@ class Family(Committed):
         self.mover = mover  # puts an item on the named queue; returns it, or None if refused
 
         self.next_id = 1
-        self.first_id_here = 1  # first id put by this process
         self.undone_from = 0  # the lowest id that a failed commit has taken back since `watch_undone`
         self.control: list[bytes] = []  # READER, ABORT and FAILURE records, and streams' DONEs, since the last commit
         self.pending: list[bytes] = []  # PUT records since the last commit

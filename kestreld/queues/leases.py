@@ -3,18 +3,19 @@
 A token is a number from 1 to 2^63 - 1, which clients take for a cas value: 34 bits of the item's id, 17 of a digest, 12
 of an attempt number that differs between the leases of an item. The digest is of journal, reader, item, attempt and the
 item's earlier failures, so that no invented token is valid, nor one of another server, of another child, or of a queue
-that was deleted and created again.
+that was deleted and created again. The item counts with the time at which it was put, as the id of one that a power cut
+took is given again.
 
 After its attempt has ended a token stays valid while the item waits and nobody has had it since: it can confirm the
 item, or lease it again. An attempt ends once, so returning or failing it then changes nothing. The failure count at its
 beginning tells, even after a restart, whether the attempt's own failure has been counted.
 """
 
-import struct
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
+from kestreld.journal.records import EXPIRE_OFFSET, ID_OFFSET, unpack_id
 from kestreld.queues.held import ATTEMPT_MAX, Held, lease_of
 from kestreld.queues.reader import Reader
 
@@ -27,7 +28,6 @@ _LOW_BITS: Final = _DIGEST_BITS + _ATTEMPT_BITS
 _FAILURES_BITS: Final = 16
 _FAILURES_MAX: Final = (1 << _FAILURES_BITS) - 1  # as in records
 TOKEN_END: Final = 1 << 63
-_OWNER: Final = struct.Struct("<QI")
 
 
 def lease(reader: Reader, now_ms: int, lease_ms: int, holder: str) -> tuple[int, bytes] | None:
@@ -42,7 +42,7 @@ def lease(reader: Reader, now_ms: int, lease_ms: int, holder: str) -> tuple[int,
 def begin(reader: Reader, one: int, lease_ms: int, holder: str) -> int:
     """Turn an open read into a lease; returns the token."""
     leased, held = reader.begin_lease(one, lease_ms, holder), reader.held_items()
-    leased.token = token = _token(reader, held, one, leased.attempt, reader.retries.get(one, 0))
+    leased.token = token = _token(reader, held, reader.open[one], leased.attempt, reader.retries.get(one, 0))
     return token
 
 
@@ -52,7 +52,7 @@ def lease_head(reader: Reader, lease_ms: int, holder: str) -> tuple[int, bytes]:
     held = reader.held
     assert held is not None
     failures = reader.retries.get(one, 0) if reader.retries else 0
-    leased.token = token = _token(reader, held, one, leased.attempt, failures)
+    leased.token = token = _token(reader, held, record, leased.attempt, failures)
     return token, record
 
 
@@ -120,7 +120,7 @@ class _Found(NamedTuple):
 
 
 def _find(reader: Reader, token: int) -> _Found | None:
-    """The item for which a token is valid, or None."""
+    """The item for which a token is valid, or None. Raises JournalCorrupt."""
     one, held = token >> _LOW_BITS, reader.held_items()
     if reader.deleted or not 0 < token < TOKEN_END:
         return None
@@ -128,27 +128,26 @@ def _find(reader: Reader, token: int) -> _Found | None:
     if leased is not None and leased.token == token and one in reader.open:
         return _Found(one, is_leased=True)  # the usual case
     one, attempt = _newest(one, reader.queue.next_id - 1), token & ATTEMPT_MAX
-    if one < 1:
+    last, record = held.last_attempt(one), reader.open.get(one)
+    if record is None and one > 0 and last in (-1, attempt):
+        record = reader.waiting_record(one)
+    if record is None:
         return None
     failures = reader.retries.get(one, 0)
-    is_counted = token != _token(reader, held, one, attempt, failures)
-    is_given = not is_counted or (failures > 0 and token == _token(reader, held, one, attempt, failures - 1))
+    is_counted = token != _token(reader, held, record, attempt, failures)
+    is_given = not is_counted or (failures > 0 and token == _token(reader, held, record, attempt, failures - 1))
     if one in reader.open:
         leased = held.leases.get(one)
         if leased is None or leased.attempt != attempt or leased.token not in (0, token):
             return None
-        if not is_given and token >> _ATTEMPT_BITS & _DIGEST_MASK != _digest(held, 0):  # nor by an earlier kestreld
+        if not is_given and not _is_earlier(held, one, attempt, min(failures, _FAILURES_MAX), token):
             return None
         leased.token = token  # of a lease that goes on after a restart
         return _Found(one, is_leased=True)
     if not is_given:
         return None
-    last = held.last_attempt(one)
     if last >= 0:
-        return _Found(one, False, True, is_counted) if attempt == last else None
-    # Ids lost by a power cut are given again: an earlier token must not be valid for another item.
-    if one >= reader.queue.first_id_here and not held.may_have_leased(attempt):
-        return None
+        return _Found(one, False, True, is_counted)
     return _Found(one, False, is_counted or one in held.later, is_counted)
 
 
@@ -165,20 +164,24 @@ def _take_up(reader: Reader, found: _Found, token: int) -> bool:
     return True
 
 
-def _token(reader: Reader, held: Held, one: int, attempt: int, failures: int) -> int:
+def _token(reader: Reader, held: Held, record: bytes, attempt: int, failures: int) -> int:
     """Token of an attempt at an item that had failed `failures` times before."""
     journal = reader.queue.journal
     owner = journal.journal_id if journal is not None else held.first_attempt
     if held.owner != owner:
-        held.owner, held.owner_key = owner, _OWNER.pack(owner, reader.number)
-    low = one & _ID_MASK
-    seed = (low << _FAILURES_BITS | min(failures, _FAILURES_MAX)) << _ATTEMPT_BITS | attempt
-    return (low << _DIGEST_BITS | _digest(held, seed)) << _ATTEMPT_BITS | attempt
+        held.own(owner, reader.number)
+    seed = held.owner_seed ^ (min(failures, _FAILURES_MAX) << _ATTEMPT_BITS | attempt)
+    digest = xxh3_64_intdigest(record[ID_OFFSET:EXPIRE_OFFSET], seed) & _DIGEST_MASK
+    low: int = unpack_id(record, ID_OFFSET)[0] & _ID_MASK
+    return (low << _DIGEST_BITS | digest) << _ATTEMPT_BITS | attempt
 
 
-def _digest(held: Held, seed: int) -> int:
-    """Digest of journal, reader and `seed`. Tokens of earlier kestrelds have the one of seed 0."""
-    return xxh3_64_intdigest(held.owner_key, seed) & _DIGEST_MASK
+def _is_earlier(held: Held, one: int, attempt: int, failures: int, token: int) -> bool:
+    """True for a token that an earlier kestreld gave to a lease which was running when it stopped."""
+    first = (one & _ID_MASK) << _FAILURES_BITS
+    seeds = [0, *((first | times) << _ATTEMPT_BITS | attempt for times in range(max(failures - 1, 0), failures + 1))]
+    digest = token >> _ATTEMPT_BITS & _DIGEST_MASK
+    return any(xxh3_64_intdigest(held.owner_key, seed) & _DIGEST_MASK == digest for seed in seeds)
 
 
 def _newest(low: int, last: int) -> int:

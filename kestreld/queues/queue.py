@@ -76,7 +76,7 @@ class Queue(QueuePuts):
 
         `is_lost` returns True for an open item that the journal no longer has.
         """
-        self.next_id = self.first_id_here = state.next_id
+        self.next_id = state.next_id
         self.next_reader = state.next_reader
         self.put_items, self.put_bytes = state.put_items, state.put_bytes
         self.unsaid = []  # it is about items that are held again

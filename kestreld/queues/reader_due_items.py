@@ -239,8 +239,8 @@ class ReaderDueItems(ReaderProgress):
             return True
         return self._place_in_window(one) >= 0 or self._find_on_disk(one) is not None
 
-    def _waiting_record(self, one: int) -> bytes | None:
-        """Record of an item that `waits`."""
+    def waiting_record(self, one: int) -> bytes | None:
+        """Record of an item that `waits`; None if it does not wait. Raises JournalCorrupt."""
         held = self.held
         value = None if held is None else held.later.get(one) or held.ready.get(one)
         if held is not None and value is not None:
@@ -344,7 +344,7 @@ class ReaderDueItems(ReaderProgress):
         if limit is None or not destination or not self.retries:
             return
         for one in sorted([one for one, times in self.retries.items() if times > limit]):
-            record = self._waiting_record(one)
+            record = self.waiting_record(one)
             if record is not None:
                 if not self._move(record, destination, Reason.MOVED):
                     return  # the others would be refused, too

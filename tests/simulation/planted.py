@@ -12,7 +12,7 @@ from kestreld.errors import JournalFailed
 from kestreld.journal import records, recovery
 from kestreld.journal.compaction import Compaction
 from kestreld.journal.journal import Journal
-from kestreld.journal.records import Checkpoint, ReaderState
+from kestreld.journal.records import ADD_OFFSET, EXPIRE_OFFSET, Checkpoint, ReaderState
 from kestreld.queues import leases, live
 from kestreld.queues.dead_segments import DeadSegments
 from kestreld.queues.held import Held
@@ -329,6 +329,18 @@ def made_up_tokens_are_good() -> AbstractContextManager[Any]:
     return patch.object(leases, "_find", gullible)
 
 
+def tokens_outlive_lost_items() -> AbstractContextManager[Any]:
+    """A token is good for any item with its id, also where a power cut took the one it was given for."""
+    token = leases._token
+    when = slice(ADD_OFFSET, EXPIRE_OFFSET)
+
+    def timeless(reader: Reader, held: Held, record: bytes, attempt: int, failures: int) -> int:
+        undated = record[: when.start] + bytes(when.stop - when.start) + record[when.stop :]
+        return token(reader, held, undated, attempt, failures)
+
+    return patch.object(leases, "_token", timeless)
+
+
 def leases_end_at_a_stop() -> AbstractContextManager[Any]:
     """A server that stops does not write down who has leased what."""
     return patch.object(Queue, "note_leases", lambda self: None)
@@ -375,6 +387,7 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "late-failure-counted": late_failures_are_counted,
     "late-token-moves": late_tokens_move_due_times,
     "made-up-token-good": made_up_tokens_are_good,
+    "lost-item-token-good": tokens_outlive_lost_items,
     "leases-end-at-stop": leases_end_at_a_stop,
     "reasons-forgotten": reasons_lost_by_a_roll,
 }
@@ -407,4 +420,6 @@ SEEN_BY: Final = {
     "made-up-token-good": 10_000_005,
     "leases-end-at-stop": 10_000_140,
     "reasons-forgotten": 20_000_019,
+    "lost-item-token-good": 638_048_634,
 }
+RARE: Final = frozenset({"lost-item-token-good"})  # seen by one seed in ten thousand, and by that one

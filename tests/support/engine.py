@@ -109,7 +109,7 @@ class Engine:
         self.log: list[str] = []
         self.config = self._config({}, defaults)
         self.files.make_dir(str(spool))
-        self._start()
+        self.start()
 
     def _config(self, queues: Settings, defaults: Mapping[str, object]) -> Config:
         own = QueueConfig(**defaults)  # type: ignore[arg-type]
@@ -121,7 +121,8 @@ class Engine:
             queues=queues,
         )
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """A start on the spool as it is: the last process has gone."""
         self.commit = GroupCommit(self.clock, self.files)
         self.collection = QueueCollection(
             self.files, self.clock, self.config, self.commit, lambda line: self.log.append(line)
@@ -159,12 +160,12 @@ class Engine:
             self.files.finish_background()
             self.end_turn()
         self.collection.close()
-        self._start()
+        self.start()
 
     def crash(self) -> None:
         """kill -9, and a new start: what was not written is gone."""
         self.abandon()
-        self._start()
+        self.start()
 
     def abandon(self) -> None:
         """Let go of the descriptors, as the kernel does for a process that died."""

@@ -1,9 +1,11 @@
 """Leases by token: what each token is good for, and when it no longer is."""
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from kestreld.journal.records import item_data
 from kestreld.queues import leases
@@ -224,6 +226,29 @@ def test_after_a_kill_a_token_is_good_for_the_item_that_waits_again(make_engine:
     assert left(engine.reader("work")) == [b"c"]
 
 
+def test_a_token_of_an_item_that_a_power_cut_took_is_not_good_for_the_next_with_its_id(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.put("work", b"a")
+    engine.end_turn()
+    [segment] = engine.segments("work")
+    on_disk = segment.read_bytes()
+    engine.put("work", b"b")
+    first, lost = take_lease(engine), take_lease(engine)
+    engine.end_turn()
+    engine.abandon()
+    segment.write_bytes(on_disk)
+    engine.clock.advance(1)
+    engine.start()
+    engine.put("work", b"c")
+    engine.end_turn()
+    for _ in range(3):
+        reader = engine.reader("work")
+        assert [act(reader, lost) for act in (confirm, lambda *a: extend(*a, 1), lambda *a: fail(*a, 0))] == [False] * 3
+        assert give_back(reader, first, engine.clock.wall_ms)
+        engine.crash()
+    assert left(engine.reader("work")) == [b"a", b"c"]
+
+
 def test_leases_go_on_over_a_stop_and_are_as_long_as_they_were(make_engine: MakeEngine) -> None:
     engine = make_engine(max_retries=9)
     for data in (b"a", b"b", b"c"):
@@ -238,6 +263,23 @@ def test_leases_go_on_over_a_stop_and_are_as_long_as_they_were(make_engine: Make
     pass_time(engine, 1)
     assert left(engine.reader("work")) == [b"a"]
     assert engine.reader("work").retries[1] == 1
+
+
+@pytest.mark.parametrize("covers_attempt", [False, True])
+def test_a_token_of_an_earlier_kestreld_is_good_for_a_lease_that_its_stop_noted(
+    make_engine: MakeEngine, covers_attempt: bool
+) -> None:
+    engine = make_engine()
+    engine.put("work", b"a")
+    token = take_lease(engine)
+    journal = engine.queue("work").journal
+    assert journal is not None
+    owner, attempt = struct.pack("<QI", journal.journal_id, engine.reader("work").number), token & 0xFFF
+    digest = xxh3_64_intdigest(owner, (1 << 16) << 12 | attempt if covers_attempt else 0) & 0x1FFFF
+    engine.restart()
+    reader = engine.reader("work")
+    assert not confirm(reader, (1 << 17 | digest ^ 1) << 12 | attempt)
+    assert confirm(reader, (1 << 17 | digest) << 12 | attempt)
 
 
 def test_a_compaction_keeps_what_a_stop_said_of_leases(make_engine: MakeEngine) -> None:

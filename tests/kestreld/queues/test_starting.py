@@ -240,7 +240,7 @@ def test_a_start_reads_each_segment_once_whatever_the_number_of_leases(tmp_path:
     assert len(engine.segments("work")) == 3
     engine.collection.close()
     files.read_bytes = 0
-    engine._start()
+    engine.start()
     assert files.read_bytes < 4 * journal_bytes, "the records of leases, and what says that they are leased"
     held = engine.reader("work").held
     assert held is not None
