@@ -90,19 +90,10 @@ class Compactor:
         if journal.begun_with is not None and self._may_compact(queue, journal):
             compaction = Compaction(journal, journal.begun_with)
             try:
-                for part in live_parts(queue, journal.live.first_id):
-                    if part is not None:
-                        compaction.add(*part)
-                    if compaction.unsynced_bytes >= SYNC_BYTES:
-                        yield from self._sync(compaction)
-                    if compaction.wants_a_pause or part is None:
-                        yield None
-                for known in key_records(queue):
-                    for note in known:
-                        compaction.note(note)
-                    yield None
+                yield from self._copy(queue, journal, compaction)
                 compaction.close()
-                yield from self._get_to_disk(queue, journal, compaction)
+                if self._may_compact(queue, journal):
+                    yield from self._get_to_disk(queue, journal, compaction)
             except JournalCorrupt as problem:
                 queue.stop(problem)
                 self._collection.commit.wake()  # waiters have been answered
@@ -118,6 +109,25 @@ class Compactor:
             return
         self._compacting[queue] = None
         self._put_in_place(queue, journal, compaction)
+
+    def _copy(self, queue: Queue, journal: Journal, compaction: Compaction) -> Work:
+        """Copy the live items, and the keys that count. After a pause it goes on only if the journal is still there.
+
+        Raises JournalFailed and JournalCorrupt.
+        """
+        for part in live_parts(queue, journal.live.first_id):
+            if part is not None:
+                compaction.add(*part)
+            if compaction.unsynced_bytes >= SYNC_BYTES:
+                yield from self._sync(compaction)
+            if compaction.wants_a_pause or part is None:
+                yield None
+            if not self._may_compact(queue, journal):
+                return
+        for known in key_records(queue):
+            for note in known:
+                compaction.note(note)
+            yield None
 
     def _get_to_disk(self, queue: Queue, journal: Journal, compaction: Compaction) -> Work:
         """Sync the copy, and wait for the CHECKPOINT behind it: older segments stay till then. Raises JournalFailed."""

@@ -49,6 +49,7 @@ FOUND = {
     638051223: "a repair delivered to a child what was put before it was there (test_missing_segments)",
     638043549: "a token was good after the next lease, as its item had failed to move away (test_held_commits)",
     638048634: "a token of an item lost in a power cut was good for the next with its id (test_leases)",
+    902513885: "a queue with delayed items that was deleted during its compaction ended the server (test_maintenance)",
     # The checker was wrong in these: in what it took for a violation something had happened that may.
     3353: "a record out of a lost item's data was open, and closed, like an item",
     4484: "an item that was open when its queue was deleted came by undo",

@@ -35,6 +35,8 @@ from tests.support.flow import (
 from tests.support.mortal_files import Killed, MortalFiles
 from tests.support.other_disk import OtherMortalDisk, OtherQuickDisk
 
+HOUR_MS = 3_600_000
+
 # --- rolling and dead segments
 
 
@@ -274,6 +276,33 @@ def test_a_queue_that_is_deleted_while_it_is_compacted_keeps_nobody_waiting(tmp_
         engine.work(20)
     assert not engine.maintenance.is_compacting(queue)
     assert not engine.collection.crowded
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_queue_with_delayed_items_that_is_deleted_in_the_middle_of_a_compaction_ends_it(
+    tmp_path: Path, steps: int
+) -> None:
+    """The journal has gone, also for the second stretch of it that is read: behind a compacted segment."""
+    engine = Engine(tmp_path, QuickFiles(), max_journal_size_bytes=1 << 14, max_journal_overflow=2)
+    queue = engine.reader(WORK).queue
+    for _ in range(150):  # more than are copied without a pause
+        queue.put_later(b"d" * 10, 0, 0, None, HOUR_MS)
+    for times in (1, 2):
+        while not engine.maintenance.is_compacting(queue):
+            engine.put(WORK, b"e" * 2000)
+            engine.take(WORK)
+            engine.end_turn()
+            engine.maintenance.start_round()
+        if times == 1:
+            engine.work(50)
+            assert queue.journal is not None
+            assert queue.journal.segments[0].compacted
+    for _ in range(steps):
+        engine.slices.run(0)
+    engine.collection.delete(WORK)
+    engine.work(50)
+    assert not engine.maintenance.is_compacting(queue)
+    assert engine.log == []
 
 
 def test_a_queue_that_is_deleted_as_its_compaction_takes_its_place_is_not_spoken_of(tmp_path: Path) -> None:
