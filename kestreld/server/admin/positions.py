@@ -38,6 +38,8 @@ class Positions:
         if number_in(request, "journal_id", 0, 10**ID_DIGITS_MAX, journal.journal_id) != journal.journal_id:
             raise gone(queue)
         async with self._ranges.reads:
+            if queue.journal is not journal:
+                raise Refused(404, "the queue was deleted")
             if "at_ms" in query:
                 search = await self._by_time(queue, number_in(request, "at_ms", 0, BYTES_MAX, 0))
             else:

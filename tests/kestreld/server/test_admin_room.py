@@ -91,3 +91,18 @@ def test_who_has_asked_for_something_stays_before_who_says_nothing_or_has_been_a
     room.settle()
     assert [told(one) for one in answered + silent] == [b"closed"] * 4
     assert all(told(one).startswith(b"HTTP/1.1 200") for one in asking)
+
+
+@pytest.mark.parametrize("asked", [b"at_ms=1", b"bytes=1&first=earliest"])
+def test_a_position_asked_of_a_queue_that_is_deleted_before_its_turn_is_told_so(room: SmallRoom, asked: bytes) -> None:
+    reads, taken = room.listener.ranges.reads, 0
+    while not reads.locked():
+        taken += 1
+        room.server.loop.run_until_complete(reads.acquire())
+    one = room.connect(b"GET /queues/work/position?%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % asked)
+    room.settle()
+    room.server.collection.delete("work")
+    for _ in range(taken):
+        reads.release()
+    room.settle()
+    assert told(one).startswith(b"HTTP/1.1 404 ")
