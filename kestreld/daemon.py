@@ -26,7 +26,7 @@ from kestreld.config.config import Config, LogFormat
 from kestreld.disk_threads import ThreadedFiles
 from kestreld.errors import ConfigError, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
-from kestreld.listening import ProcessOfJobs, listen, listen_for_cache, listen_for_jobs, listen_for_operators
+from kestreld.listening import Ports, ProcessOfJobs
 from kestreld.log import FromLibraries, Level, Log
 from kestreld.machine import cpu_s, memory_bytes
 from kestreld.net import Network
@@ -271,13 +271,14 @@ def serve(
         passed = passed_sockets(os.environ)
         if conf is not None:
             passed = [replace(one, name=f"disque {one.name}") for one in passed]
-        addresses = listen(service, network, config, passed)
-        cache_addresses = listen_for_cache(service, network, config, passed)
+        ports = Ports(service, network, config, passed, log)
+        listeners = {"memcache": ports.open_queues(), "cache": ports.open_cache()}
         system = os.uname()
         process = ProcessOfJobs(os.getpid(), f"{system.sysname} {system.release} {system.machine}", os.urandom)
-        fail = ignore if conf is None else end_unread
-        disque_addresses, bus_addresses = listen_for_jobs(service, network, config, passed, log, process, conf, fail)
-        admin = listen_for_operators(service, network, config, log)
+        listeners["disque"], listeners["cluster"] = ports.open_jobs(
+            process, conf, ignore if conf is None else end_unread
+        )
+        admin = ports.open_admin()
     except ConfigError as error:
         complain(str(error.problems[0]))
         return ExitCode.BAD_CONFIG
@@ -285,14 +286,8 @@ def serve(
         advice = "; stop what listens there, or set another address" if error.errno == errno.EADDRINUSE else ""
         complain(f"cannot listen on {error.filename}: {error.strerror}{advice}")
         return ExitCode.CANNOT_LISTEN
-    listeners = {
-        "memcache": addresses,
-        "admin": [admin.address] if admin is not None else [],
-        "cache": cache_addresses,
-        "disque": disque_addresses,
-        "cluster": bus_addresses,
-    }
-    where = " ".join([f"{name}={','.join(found)}" for name, found in listeners.items() if found])
+    opened = {"memcache": listeners.pop("memcache"), "admin": [admin.address] if admin is not None else [], **listeners}
+    where = " ".join([f"{name}={','.join(found)}" for name, found in opened.items() if found])
     service.set_aside_descriptors()
     files.replace_content(lock, f"pid {os.getpid()}, {where}\n".encode())
     garbage.resume()
@@ -332,8 +327,7 @@ def close(service: Service, files: ThreadedFiles, collection: QueueCollection, l
     left_us = None if until_us is None else max(until_us - service.clock.stopwatch_us(), 0) // 2
     files.stop(left_us)
     service.close()
-    for put_on_disk in service.at_close:
-        put_on_disk(until_us)
+    service.close_parts(until_us)
     collection.close(lock, until_us)
 
 

@@ -46,6 +46,14 @@ class ServerStats:
     cache_figures: Callable[[], dict[str, int]] | None = None  # by memcached's names; None = there is no cache
     jobs: JobTotals | None = None  # None = there are none
 
+    def show_cache(self, figures: Callable[[], dict[str, int]]) -> None:
+        """Show the cache's figures beside the server's."""
+        self.cache_figures = figures
+
+    def show_jobs(self, totals: JobTotals) -> None:
+        """Show the figures of jobs beside the server's."""
+        self.jobs = totals
+
     def of_cache(self) -> list[tuple[str, int]]:
         """Return the figures named in `OF_CACHE`; none without a cache."""
         if self.cache_figures is None:

@@ -9,7 +9,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from kestreld.clock import Clock
 from kestreld.config.config import Config, exposure_reason
@@ -29,16 +29,13 @@ from kestreld.server.descriptors import Descriptors
 from kestreld.server.listener import BoundListener, Listener
 from kestreld.server.loop import EVENTS_MAX, TurnLoop
 from kestreld.server.partial_items import PartialItems
+from kestreld.server.parts import Part, QueuesPart
 from kestreld.server.state import Reloaded, ServerState
 from kestreld.server.turn import Turn
 from kestreld.server.wire_protocol import WireProtocol
 from kestreld.stats import ServerStats
 from kestreld.systemd import Notifier
 from kestreld.tls import server_context
-
-if TYPE_CHECKING:
-    from kestreld.cache.dictionary import Dictionary
-    from kestreld.server.disque.figures import JobFigures
 
 T = TypeVar("T")
 MAINTENANCE_MS: Final = 1000
@@ -100,16 +97,8 @@ class Service:
         self.admission = Admission(loop, self.cpu_worker, self.turn, self.state, login_key)
         self.admission.configure(collection.config, context)
         self.notifier = notifier or Notifier({})
-        self.is_ready = True  # False = jobs are still being read: all else is served
-        self._told_ready: Callable[[], None] = lambda: None
+        self._tell_ready: Callable[[], None] = lambda: None
         self.listeners: list[BoundListener] = []
-        self._dictionary: Dictionary | None = None  # None = there is no cache
-        self.job_figures: JobFigures | None = None  # None = there are no jobs
-        self.once_a_second: list[Callable[[], None]] = []  # called by maintenance
-        # Check a new configuration: raise ConfigError, or return a function that applies it.
-        self.at_reload: list[Callable[[Config], Callable[[], None]]] = []
-        self.at_stop: list[Callable[[], None]] = []  # end waits at a shutdown
-        self.at_close: list[Callable[[int | None], None]] = []  # write to disk, until a time of the stopwatch
         self.stopped: asyncio.Future[None] = loop.create_future()
         self.stop_by_us: int | None = None  # on the stopwatch, once it has been told to stop
         self._stopping = False
@@ -120,6 +109,7 @@ class Service:
         self._sync_planned = False
         self.slices = Slices(clock, self._work_soon)
         self.maintenance = Maintenance(collection, self.slices)
+        self._parts: list[Part] = [QueuesPart(collection, self.maintenance)]
         self.repairer = Repairer(collection, self.maintenance, self.slices)
         self._reloads: deque[Callable[[Reloaded], None]] = deque()  # the one under way, and those that wait for it
         self._half_sent: dict[int, tuple[int, int]] = {}  # fd -> batches executed then, and since when
@@ -170,30 +160,33 @@ class Service:
         self.listeners.append(listener)
         return listener
 
-    def look_after(self, dictionary: "Dictionary") -> None:
-        """Show the cache's figures beside the server's, and let a reload change its limits."""
-        self._dictionary = dictionary
-        self.stats.cache_figures = dictionary.figures
+    # Parts
 
-    def show_jobs(self, figures: "JobFigures") -> None:
-        """Show the figures of jobs beside the server's."""
-        self.job_figures = self.stats.jobs = figures
+    def add(self, part: Part) -> None:
+        """Make a part one of the server's."""
+        self._parts.append(part)
 
-    def wait_for_jobs(self) -> None:
-        """Count as not ready until `serves_jobs`."""
-        self.is_ready = False
+    @property
+    def is_ready(self) -> bool:
+        """True if all parts are served."""
+        return all(part.is_ready for part in self._parts)
 
-    def serves_jobs(self) -> None:
-        """Become ready: the jobs have been read, or cannot be."""
-        self.is_ready = True
-        self._told_ready()
-
-    def when_ready(self, told: Callable[[], None]) -> None:
-        """Call `told` once all is served, or now if it is."""
+    def part_is_ready(self) -> None:
+        """Take note that a part has become ready, or cannot be."""
         if self.is_ready:
-            told()
+            self._tell_ready()
+
+    def when_ready(self, tell: Callable[[], None]) -> None:
+        """Call `tell` once all parts are served, or now if they are."""
+        if self.is_ready:
+            tell()
         else:
-            self._told_ready = told
+            self._tell_ready = tell
+
+    def close_parts(self, until_us: int | None) -> None:
+        """Have each part write to disk what is left to write; the queues' part leaves that to their collection."""
+        for part in self._parts:
+            part.close(until_us)
 
     def _after_commit(self) -> None:
         self.maintenance.after_turn()
@@ -241,18 +234,17 @@ class Service:
             self.loop.call_later(max(next_at_ms - self.clock.monotonic_ms, 1) / 1000, self._sync_due)
 
     def _maintenance(self) -> None:
-        """Run each second: time-outs, syncs that are due, dead segments, paused listeners."""
+        """Run each second: time-outs, paused listeners, and what is due in each part."""
         self.clock.read()
         self.loop.call_later(MAINTENANCE_MS / 1000, self._maintenance)
         self._cut_off_the_slow()
         self.inflight.go_on()
         if self.inflight.take_note() >= WORTH_GIVING_BACK_BYTES:
             give_back_memory()
-        self.maintenance.start_round()
         for listener in self.listeners:
             listener.resume()
-        for look_after in self.once_a_second:
-            look_after()
+        for part in self._parts:
+            part.tick()
         self.turn.finish()
         self.notifier.still_alive()
 
@@ -357,20 +349,17 @@ class Service:
         context = server_context(running, self.collection.files)
         if context is None and any(address.tls for address in running.addresses):
             raise ConfigError([config.problem("tls_certificate", "required by tls: listeners until the restart")])
-        put_to_use = [check(running) for check in self.at_reload]
-        configured = self.collection.configure(running)
-        for put in put_to_use:
-            put()
+        checked = [part.check(running) for part in self._parts]
+        configured = [work for put_to_use in checked if (work := put_to_use()) is not None]
         self.admission.configure(running, context)
         self.state.max_open_reads = config.max_open_reads
-        if self._dictionary is not None:
-            self._dictionary.configure(config.cache_memory_bytes, config.cache_item_size_max_bytes)
         self.inflight.configure(self._inflight_bytes_max(config))
         return self._tell_reloaded(config.source, waiting, configured)
 
-    def _tell_reloaded(self, source: str, waiting: list[str], configured: Work) -> Work:
-        """Report the reload once all queues are `configured`. `waiting` are the settings that need a restart."""
-        yield from configured
+    def _tell_reloaded(self, source: str, waiting: list[str], configured: list[Work]) -> Work:
+        """Report the reload once all work of it is done. `waiting` are the settings that need a restart."""
+        for work in configured:
+            yield from work
         self.note(f"reloaded {source}" + (f"; needs a restart: {', '.join(waiting)}" if waiting else ""))
         self._reloaded(Reloaded(needs_restart=tuple(waiting)))
 
@@ -413,12 +402,8 @@ class Service:
 
     def _last_turn(self) -> None:
         self.turn.run(self.turn.poller.poll(0, EVENTS_MAX))
-        for reader in list(self.collection.readers.values()):
-            reader.wait_queue.send_away(None)
-        for absence in list(self.collection.absences.values()):
-            absence.send_away()
-        for end in self.at_stop:
-            end()
+        for part in self._parts:
+            part.stop()
         self.turn.finish()
         self._say_goodbye(self.clock.monotonic_ms + LAST_WORDS_MS)
 

@@ -11,7 +11,7 @@ from kestreld.config.config_file import load
 from kestreld.config.settings import needs_restart
 from kestreld.errors import ConfigError
 from kestreld.files import FileLayer
-from kestreld.server.disque.assemble import announced
+from kestreld.server.disque.parts import announced
 
 SECRET = "0123456789abcdef"
 

@@ -161,8 +161,8 @@ class Server:
         for tell in list(self._untold):
             tell()
         until_us = self.clock.stopwatch_us() + time_us
-        for put_on_disk in self.service.at_close if self.service is not None else ():
-            put_on_disk(until_us)
+        if self.service is not None:
+            self.service.close_parts(until_us)
         left = self.collection.close(self._lock, until_us)
         self.end(power_cut=False)
         return not left

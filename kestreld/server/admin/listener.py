@@ -36,6 +36,7 @@ from kestreld.server.listener import BoundListener
 from kestreld.tls import names_in
 
 if TYPE_CHECKING:
+    from kestreld.server.disque.figures import JobFigures
     from kestreld.server.service import Service
 
 CONNECTIONS_MAX: Final = 80
@@ -67,9 +68,18 @@ class _Complaints(logging.Handler):
 class AdminListener(BoundListener):
     """The admin port and its connections."""
 
-    def __init__(self, service: "Service", bound: ListeningSocket, *, is_tls: bool, is_trusted: bool) -> None:
+    def __init__(
+        self,
+        service: "Service",
+        bound: ListeningSocket,
+        *,
+        is_tls: bool,
+        is_trusted: bool,
+        job_figures: "JobFigures | None" = None,
+    ) -> None:
         super().__init__(bound, service.turn, is_tls=is_tls)
         self.service = service
+        self._job_figures = job_figures  # None = the server has no jobs
         self.collection = service.collection
         self.clock = service.clock
         self.is_tls = is_tls
@@ -315,7 +325,7 @@ class AdminListener(BoundListener):
         """Report readiness: jobs, the disk and a shutdown are checked; queues are recovered before this listens."""
         if self.collection.stopping:
             return as_text("shutting down", 503)
-        if self.service.job_figures is not None and self.service.job_figures.is_loading:
+        if self._job_figures is not None and self._job_figures.is_loading:
             return as_text("reading jobs", 503)
         families = self.collection.families.values()
         failed = sum(queue.journal is not None and queue.journal.failed is not None for queue in families)
@@ -331,26 +341,26 @@ class AdminListener(BoundListener):
             await self._look()
         sees = None if account is None else account.sees
         pieces = render(self.book, self.collection, self.service.stats, per_queue, sees)
-        if self.service.job_figures is not None:
+        if self._job_figures is not None:
             from kestreld.server.admin.job_metrics import render_jobs
 
-            pieces = chain(pieces, render_jobs(self.service.job_figures, per_queue, sees_jobs(account)))
+            pieces = chain(pieces, render_jobs(self._job_figures, per_queue, sees_jobs(account)))
         network = self.service.network
         own = process_part(self._process.use(), network.open_descriptors(), network.descriptor_limit())
         return await stream(request, chain([own], pieces), CONTENT_TYPE, self.share)
 
     async def _look(self) -> None:
         await in_slices(self.book.look(), self.share)
-        if self.service.job_figures is not None:
-            await in_slices(self.service.job_figures.adding_up(), self.share)
+        if self._job_figures is not None:
+            await in_slices(self._job_figures.adding_up(), self.share)
 
     async def _jobs(self, request: web.BaseRequest, parts: list[str], account: Account | None) -> web.StreamResponse:
-        if self.service.job_figures is None:
+        if self._job_figures is None:
             raise Refused(404, "there are no jobs: listen.disque is not set")
         # Not loaded by servers without jobs.
         from kestreld.server.admin.jobs import JobPages
 
-        return await JobPages(self.service.job_figures, self.share).answer(request, parts, account)
+        return await JobPages(self._job_figures, self.share).answer(request, parts, account)
 
     async def _stats(self, request: web.BaseRequest, account: Account | None) -> web.StreamResponse:
         # After a reload, by which an account may see more than before, everything is sent once.
@@ -360,7 +370,7 @@ class AdminListener(BoundListener):
         job_rows: list[Row] = []
         async with self._looking:
             await self._look()
-            if (jobs := self.service.job_figures) is not None:
+            if (jobs := self._job_figures) is not None:
                 *_, some = await in_slices(jobs.largest(JOB_QUEUES_MAX, sees_jobs(account)), self.share)
                 job_rows = some or []
             found = await in_slices(

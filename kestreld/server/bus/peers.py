@@ -71,6 +71,10 @@ class Identity:
         self.secret = secret
         self.contexts = contexts
 
+    def change(self, secret: bytes, contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None) -> None:
+        """Change the secret and TLS of links to come."""
+        self.secret, self.contexts = secret, contexts
+
     def protocol(self, *, is_caller: bool) -> LinkProtocol:
         """Make the protocol of a new link."""
         nonce = self.random_bytes(NONCE_BYTES)

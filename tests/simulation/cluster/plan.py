@@ -12,7 +12,7 @@ from kestreld.config.config import Config, QueueConfig, RetryFrom
 from kestreld.config.job_rules import JobRule, JobRules
 from kestreld.jobs import jobs, log, maintenance, recovery, storage, store, table
 from kestreld.jobs.dead_letters import DEAD_SUFFIX
-from kestreld.server.disque import assemble, node
+from kestreld.server.disque import node, parts
 from tests.simulation.cluster.watching import WatchedJobs, watched_messages
 from tests.simulation.plan import SPOOL
 
@@ -168,7 +168,7 @@ def small_steps(plan: ClusterPlan) -> Iterator[None]:
             (log, "KEPT_BYTES_MAX", 1 << 24),
             (federating, "GIVEN_BYTES_MAX", small["given bytes"]),
             (acks, "RETRY_MS_MAX", small["ack retry"]),
-            (assemble, "ReplicatedJobs", WatchedJobs),
+            (parts, "ReplicatedJobs", WatchedJobs),
             (node, "IDLE_MS", (plan.idle_ms, min(plan.idle_ms, 10_000), min(plan.idle_ms, 2000))),
         ):
             patched.enter_context(patch.object(module, name, value))
