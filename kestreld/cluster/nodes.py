@@ -171,6 +171,11 @@ class Node:
         return bool(int(self.flags) & _DOWN)
 
     @property
+    def is_stranger(self) -> bool:
+        """True if the node answers and does not count this one as a member: their tables disagree."""
+        return self.has_answered and not self.knows_us and not self.is_down
+
+    @property
     def is_reachable(self) -> bool:
         """True if the node can take jobs now."""
         return self.is_up and not self.flags & Flag.LEAVING

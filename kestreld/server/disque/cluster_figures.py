@@ -1,20 +1,31 @@
 """Figures of the cluster for CLUSTER INFO, INFO, metrics, /stats.json and the console."""
 
+from collections.abc import Callable
 from typing import Final
 
 from kestreld.cluster.nodes import DOWN, Flag, Node
 from kestreld.cluster.replicating import DEFAULT_COPIES
-from kestreld.figures import OF_NODES
+from kestreld.figures import OF_CLUSTER, OF_NODES, OF_SHARED_JOBS, compiled
 from kestreld.server.bus.peers import Peer
 from kestreld.server.disque.node import DisqueNode
 from kestreld.server.disque.pending_addjob import Adding
 from kestreld.stats import Figures
 
 NODE_COLUMNS: Final = tuple(one.key for one in OF_NODES)  # in the order of a `NodeRow`; None = there is no such figure
+_COUNTED_FROM: Final = [one.key for one in OF_CLUSTER].index("jobs_cluster_down")  # in INFO, beside CLUSTER INFO's
 _NAMES_IN_INFO: Final = {"jobs_acked": "acked_jobs", "jobs_given": "given_jobs", "jobs_taken": "taken_jobs"}
 _NO_COMMA: Final = str.maketrans(",\r\n", ";  ")
 
 NodeRow = tuple[str | int | None, ...]
+_read_shared_jobs: Final[Callable[..., tuple[int, ...]]] = compiled(
+    "shared, adding, default_copies", (one.read for one in OF_SHARED_JOBS)
+)
+_read_cluster: Final[Callable[..., tuple[int, ...]]] = compiled(
+    "table, members, reachable, copied_spools, is_leaving", (one.read for one in OF_CLUSTER)
+)
+_read_node: Final[Callable[..., NodeRow]] = compiled(
+    "node, address, figures, link, given, taken, now_ms, problem", (one.read for one in OF_NODES)
+)
 
 
 def cluster_figures(node: DisqueNode) -> Figures:
@@ -39,7 +50,7 @@ def section(node: DisqueNode) -> Figures:
     """Return the section of INFO: the same figures, copied spools found, and a line for each link."""
     cluster = node.cluster
     has_bus = cluster.bus is not None
-    counted = [(f"cluster_{name.removeprefix('jobs_cluster_')}", value) for name, value in _counted_nodes(node)]
+    counted = [(name.removeprefix("jobs_"), value) for name, value in _of_cluster(node)[_COUNTED_FROM:]]
     copies = [(f"cluster_copied_spool{number}", words) for number, words in enumerate(cluster.copied_spools())]
     lines = [(f"node{number}", _line(node, peer)) for number, peer in enumerate(_peers(node))]
     return [
@@ -59,47 +70,26 @@ def of_jobs(node: DisqueNode) -> Figures:
         return []
     handover_left = node.shared.hand_over.left if node.shared is not None else 0
     return [
-        *[(_NAMES_IN_INFO.get(name, name.removeprefix("jobs_")), value) for name, value in _counted_jobs(node)],
+        *[(_NAMES_IN_INFO.get(name, name.removeprefix("jobs_")), value) for name, value in _of_shared_jobs(node)],
         ("handover_left", handover_left),
     ]
 
 
 def totals(node: DisqueNode) -> list[tuple[str, int]]:
-    """Return the node's figures, by the names used in statistics."""
-    table = node.cluster.table
-    return [
-        *_counted_jobs(node),
-        ("jobs_cluster_size", table.size),
-        ("jobs_cluster_known", len(table)),
-        ("jobs_cluster_reachable", _reachable(node)),
-        *_counted_nodes(node),
-    ]
+    """Return the figures of jobs that the node shares with others, and of the cluster."""
+    return [*_of_shared_jobs(node), *_of_cluster(node)]
 
 
-def _counted_jobs(node: DisqueNode) -> list[tuple[str, int]]:
-    shared = node.shared
+def _of_shared_jobs(node: DisqueNode) -> list[tuple[str, int]]:
     adding = sum([isinstance(client.waiter, Adding) for client in node.clients.values()])
-    federating = shared.federating if shared is not None else None
-    return [
-        ("jobs_acked", shared.acks.count if shared is not None else 0),
-        ("jobs_being_added", adding),
-        ("jobs_default_copies", default_copies(node)),
-        ("jobs_default_copies_below_three", shared.replicating.default_below_three if shared is not None else 0),
-        ("jobs_async_copies_missed", shared.replicating.async_copies_missed if shared is not None else 0),
-        ("jobs_given", sum(federating.jobs_given.values()) if federating is not None else 0),
-        ("jobs_taken", sum(federating.jobs_taken.values()) if federating is not None else 0),
-    ]
+    values = _read_shared_jobs(node.shared, adding, default_copies(node))
+    return [(one.key, value) for one, value in zip(OF_SHARED_JOBS, values, strict=True)]
 
 
-def _counted_nodes(node: DisqueNode) -> list[tuple[str, int]]:
-    cluster = node.cluster
-    members = cluster.table.members()
-    return [
-        ("jobs_cluster_down", len([one for one in members if one.is_down])),
-        ("jobs_cluster_strangers", len([one for one in members if is_stranger(one)])),
-        ("jobs_cluster_copied_spools", len(cluster.copied_spools())),
-        ("jobs_cluster_leaving", int(node.is_leaving)),
-    ]
+def _of_cluster(node: DisqueNode) -> list[tuple[str, int]]:
+    table, copied_spools = node.cluster.table, node.cluster.copied_spools()
+    values = _read_cluster(table, table.members(), _reachable(node), copied_spools, node.is_leaving)
+    return [(one.key, value) for one, value in zip(OF_CLUSTER, values, strict=True)]
 
 
 def default_copies(node: DisqueNode) -> int:
@@ -111,11 +101,6 @@ def default_copies(node: DisqueNode) -> int:
     return max(min(DEFAULT_COPIES, len(takers) + peers.keeps_copies), 1)
 
 
-def is_stranger(node: Node) -> bool:
-    """Return True if a node that answers does not count this one as a member: their tables disagree."""
-    return node.has_answered and not node.knows_us and not node.is_down
-
-
 def _peers(node: DisqueNode) -> list[Peer]:
     bus = node.cluster.bus
     return bus.peers() if bus is not None else []
@@ -125,42 +110,27 @@ def node_rows(node: DisqueNode) -> list[NodeRow]:
     """Return the rows of this node and of the others of the cluster, this one first."""
     table = node.cluster.table
     members = [peer for peer in _peers(node) if peer.node.is_member and table.has(peer.node)]
-    found = [{**_named(table.myself), "jobs": node.jobs.table.count}, *[_of_peer(node, peer) for peer in members]]
-    return [tuple(map(values.get, NODE_COLUMNS)) for values in found]
+    me = table.myself
+    own = {"id": me.id.decode(), "address": _address(me), "flags": me.flag_words().decode()}
+    own_row = tuple([node.jobs.table.count if key == "jobs" else own.get(key) for key in NODE_COLUMNS])
+    return [own_row, *[_of_peer(node, peer) for peer in members]]
 
 
-def _named(node: Node) -> dict[str, str | int | None]:
-    address = "" if node.flags & Flag.NO_ADDRESS else str(node.address)
-    return {"id": node.id.decode(), "address": address, "flags": node.flag_words().decode()}
+def _address(node: Node) -> str:
+    return "" if node.flags & Flag.NO_ADDRESS else str(node.address)
 
 
-def _of_peer(node: DisqueNode, peer: Peer) -> dict[str, str | int | None]:
-    one, figures, link = peer.node, peer.figures, peer.ready_link
-    federating = node.shared.federating if node.shared is not None else None
-    return {
-        **_named(one),
-        "link": int(link is not None),
-        "up": int(one.is_up),
-        "knows_us": int(not is_stranger(one)),
-        "lag_us": figures.lag_us if figures.lag_us >= 0 else None,
-        "queued_bytes": link.queued_bytes if link is not None else 0,
-        "messages_out": figures.messages_out,
-        "messages_in": figures.messages_in,
-        "messages_lost": figures.messages_lost,
-        "bytes_out": figures.bytes_out,
-        "bytes_in": figures.bytes_in,
-        "links": figures.reconnects,
-        "refused": figures.refused,
-        "jobs_given": federating.jobs_given.get(one.id, 0) if federating is not None else 0,
-        "jobs_taken": federating.jobs_taken.get(one.id, 0) if federating is not None else 0,
-        "pong_age_ms": node.clock.monotonic_ms - one.pong_at_ms if one.pong_at_ms else None,
-        "problem": peer.problem if link is None else "",
-    }
+def _of_peer(node: DisqueNode, peer: Peer) -> NodeRow:
+    one, federating = peer.node, node.shared.federating if node.shared is not None else None
+    given, taken = (federating.jobs_given, federating.jobs_taken) if federating is not None else ({}, {})
+    now_ms = node.clock.monotonic_ms
+    return _read_node(one, _address(one), peer.figures, peer.ready_link, given, taken, now_ms, peer.problem)
 
 
 def _line(node: DisqueNode, peer: Peer) -> str:
     """Format a peer's figures as a line of INFO."""
-    values = _of_peer(node, peer)
+    values = dict(zip(NODE_COLUMNS, _of_peer(node, peer), strict=True))
+    del values["jobs"]
     problem = str(values.pop("problem")).translate(_NO_COMMA)
     values |= {"flags": str(values["flags"]).replace(",", "+"), "link": "up" if values["link"] else "down"}
     values |= {"lag_usec": values.pop("lag_us"), "problem": problem}

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from heapq import nlargest
 from operator import itemgetter
 from typing import Final
 
-from kestreld.figures import OF_JOB_QUEUES, compiled
+from kestreld.figures import OF_JOB_QUEUES, OF_OWN_JOBS, compiled
 from kestreld.jobs.job_queue import NOT_PAUSED, JobQueue
 from kestreld.server.disque import cluster_figures
 from kestreld.server.disque.node import DisqueNode
@@ -25,12 +26,26 @@ Row = tuple[str | int, ...]
 _read: Final[Callable[..., Row]] = compiled(
     "queue, waiting, blocked, import_rate, pause, drift_ms", (one.read for one in OF_JOB_QUEUES)
 )
+_read_own: Final[Callable[..., tuple[int, ...]]] = compiled("jobs, node, sums", (one.read for one in OF_OWN_JOBS))
 Sees = Callable[[str], bool]  # of a queue's name, read as latin-1
 
 
 def escaped(name: bytes) -> bytes:
     r"""Escape a name so that it ends no line: control characters and `\` are written as `\x0a`."""
     return _ESCAPED.sub(lambda found: b"\\x%02x" % found[0][0], name)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Sums over the queues of a node."""
+
+    queued: int = 0
+    active: int = 0
+    delayed: int = 0
+    paused: int = 0
+    jobs_in: int = 0
+    jobs_out: int = 0
+    import_rate: int = 0
 
 
 class JobFigures:
@@ -42,26 +57,26 @@ class JobFigures:
     def __init__(self, node: DisqueNode) -> None:
         self._node = node
         self.jobs = node.jobs
-        self._queued = self._active = self._delayed = self._paused = self._in = self._out = self._import_rate = 0
+        self._sums = _Sums()
 
     def adding_up(self) -> Iterator[None]:
         """Bring `totals` up to date."""
-        queued = active = delayed = paused = jobs_in = jobs_out = import_rate = 0
         node, may_import = self._node, self._node.has_others
+        sums = _Sums()
         for some in self._some_queues(None):
             for queue in some:
-                queued += queue.jobs.count
-                active += queue.active
-                delayed += queue.delayed
-                paused += queue.pause != NOT_PAUSED
-                jobs_in += queue.jobs_in
-                jobs_out += queue.jobs_out
+                sums.queued += queue.jobs.count
+                sums.active += queue.active
+                sums.delayed += queue.delayed
+                sums.paused += queue.pause != NOT_PAUSED
+                sums.jobs_in += queue.jobs_in
+                sums.jobs_out += queue.jobs_out
                 if may_import:
-                    import_rate += node.import_rate(queue)
+                    sums.import_rate += node.import_rate(queue)
             yield
-        self._queued, self._active, self._delayed, self._paused = queued, active, delayed, paused
-        self._in, self._out = self.jobs.collected_in + jobs_in, self.jobs.collected_out + jobs_out
-        self._import_rate = import_rate
+        sums.jobs_in += self.jobs.collected_in
+        sums.jobs_out += self.jobs.collected_out
+        self._sums = sums
 
     @property
     def is_loading(self) -> bool:
@@ -70,29 +85,9 @@ class JobFigures:
 
     def totals(self) -> list[tuple[str, int]]:
         """Return the node's totals. Those that are sums over its queues are as of the last `adding_up`."""
-        jobs, node = self.jobs, self._node
-        memory, log = jobs.memory, dict(node.persistence.figures())
-        return [
-            ("jobs_registered", jobs.table.count),
-            ("jobs_queued", self._queued),
-            ("jobs_active", self._active),
-            ("jobs_delayed", self._delayed),
-            ("jobs_queues", jobs.queues.count),
-            ("jobs_queues_paused", self._paused),
-            ("jobs_in", self._in),
-            ("jobs_out", self._out),
-            ("jobs_import_rate", self._import_rate),
-            ("jobs_clients", len(node.clients)),
-            ("jobs_blocked_clients", len(jobs.waiters)),
-            ("jobs_memory_bytes", memory.used_bytes),
-            ("jobs_memory_limit_bytes", memory.max_bytes),
-            ("jobs_memory_level", memory.level_percent),
-            ("jobs_log_bytes", int(log.get("aof_current_size", 0))),
-            ("jobs_log_failed", int(bool(node.persistence.failure))),
-            ("jobs_stopped", int(node.persistence.is_stopped)),
-            ("jobs_loading", int(log["loading"])),
-            *cluster_figures.totals(node),
-        ]
+        values = _read_own(self.jobs, self._node, self._sums)
+        own = [(one.key, value) for one, value in zip(OF_OWN_JOBS, values, strict=True)]
+        return [*own, *cluster_figures.totals(self._node)]
 
     def nodes(self) -> list[cluster_figures.NodeRow]:
         """Return a row for this node, and for each other node of the cluster."""

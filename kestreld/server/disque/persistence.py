@@ -71,6 +71,11 @@ class Persistence:
         """True if the log cannot be read, so that no job is served."""
         return False
 
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of the log."""
+        return 0
+
     def load(self, done: Done) -> None:
         """Discard the jobs in memory and read the log."""
         done(NO_LOG)
@@ -141,6 +146,10 @@ class LoggedJobs(Persistence):
     @property
     def is_loading(self) -> bool:
         return self._storage.is_loading
+
+    @property
+    def disk_bytes(self) -> int:
+        return self._storage.disk_bytes
 
     def switch(self, done: Done, *, on: bool) -> None:
         if on:
