@@ -1,36 +1,35 @@
-"""The part of the console that changes queues and items, on a confirmation or an argument that the user types."""
+"""An operator's changes of queues and items, on a confirmation or an argument that the user types."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from textual.app import App
+
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.config.units import parse_duration_ms
 from tui.admin_queries import Action, Asked, QueueDetails, delete_queue, flush_queue, reload
-from tui.base import BaseConsole
 from tui.formats import count, printable
 from tui.moving import Errand, ItemAction, check_target, move_queue, put_item, redrive_queue, run_errand
+from tui.screens.details import Details
 from tui.screens.questions import Confirmation, Question
 
 NAMES_SHOWN_MAX: Final = 5
 Call = Callable[[], str]  # makes one change; returns a message for the user, raises Failure
 
 
-class ActingConsole(BaseConsole):
-    def chosen_queues(self) -> list[str]:
-        """The marked queues, or the current one."""
-        raise NotImplementedError
+class Actions:
+    def __init__(self, app: App[None], servers: Callable[[], list[Asked]], chosen: Callable[[], list[str]]) -> None:
+        """`servers` returns those of the view, `chosen` the marked queues, or the current one."""
+        self._app = app
+        self._servers = servers
+        self._chosen = chosen
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """False = the key does nothing and is not shown."""
-        if action == "act":
-            return self.may_act
-        return True
+    # Chosen queues
 
-    def action_act(self, name: str) -> None:
+    def act(self, action: Action) -> None:
         """Run an action on every server of the view."""
-        action, queues = Action(name), self.chosen_queues()
-        servers = self._asked()
+        queues, servers = self._chosen(), self._servers()
         where = ", ".join(server.address for server in servers)
         if action is not Action.RELOAD and not queues:
             return
@@ -53,31 +52,36 @@ class ActingConsole(BaseConsole):
                 self._ask_and_act(question, partial(self._moves, servers, queues))
             case Action.PUT:
                 question = Question(f"Put an item on {printable(queues[0])} on {servers[0].address}:")
-                self._ask_and_act(question, lambda item: self.puts(queues[0], item))
+                self._ask_and_act(question, partial(self._puts, queues[0]))
 
     def _moves(self, servers: Sequence[Asked], queues: Sequence[str], target: str) -> list[Call]:
         return _each(servers, queues, lambda server, queue: move_queue(server, queue, target))
 
     def move_to(self, target: str) -> None:
         """Move the items of the chosen queues to another queue."""
-        if queues := self.chosen_queues():
+        if queues := self._chosen():
             what, named = _what(queues)
             confirmation = Confirmation(f"Move all items of {named} to the end of {printable(target)}.", what)
-            self._ask_and_act(confirmation, lambda _: self._moves(self._asked(), queues, target))
+            self._ask_and_act(confirmation, lambda _: self._moves(self._servers(), queues, target))
 
-    def puts(self, queue: str, item: str) -> list[Call]:
-        """Calls that put the item on the first server of the view."""
-        return [lambda: put_item(self._asked()[0], queue, item.encode("utf-8", "surrogateescape"))]
+    def put(self, item: str) -> None:
+        """Put an item on the first of the chosen queues, on the first server of the view."""
+        if queues := self._chosen():
+            self._carry_out(self._puts(queues[0], item))
+
+    def _puts(self, queue: str, item: str) -> list[Call]:
+        return [lambda: put_item(self._servers()[0], queue, item.encode("utf-8", "surrogateescape"))]
 
     # Chosen items
 
     def act_on_items(self, action: ItemAction, queue: str, chosen: Sequence[QueueDetails]) -> None:
+        """Run an action on chosen items. `chosen`: the servers' answers reduced to these."""
         items = sum(len(answer.items) for answer in chosen)
         what = f"{count(items)} item{'' if items == 1 else 's'} of {printable(queue)}"
 
         def calls(target: str, lease_ms: int = 0) -> list[Call]:
             errand = Errand(action, queue, target, lease_ms)
-            asked = {server.address: server for server in self._asked()}
+            asked = {server.address: server for server in self._servers()}
             return [partial(run_errand, asked[answer.server], errand, answer.items) for answer in chosen]
 
         def calls_to(target: str) -> list[Call]:
@@ -111,20 +115,20 @@ class ActingConsole(BaseConsole):
 
     # Carrying out
 
-    def _asked(self) -> list[Asked]:
-        return [Asked.of(server, self.timeout_ms, self.login) for server in self.board.servers_in(self.view)]
+    def _say(self, message: str, *, is_bad: bool) -> None:
+        self._app.notify(message, severity="error" if is_bad else "information", markup=False)
 
     def _ask_and_act(self, question: Question, calls: Callable[[str], Sequence[Call]]) -> None:
         def go_on(typed: str | None) -> None:
             if typed:
                 try:
-                    self.carry_out(calls(typed))
+                    self._carry_out(calls(typed))
                 except Failure as failure:
-                    self.say(failure.words, is_bad=True)
+                    self._say(failure.words, is_bad=True)
 
-        self.push_screen(question, go_on)
+        self._app.push_screen(question, go_on)
 
-    def carry_out(self, calls: Sequence[Call]) -> None:
+    def _carry_out(self, calls: Sequence[Call]) -> None:
         """Run the calls in order, in a thread."""
 
         def run() -> None:
@@ -133,13 +137,15 @@ class ActingConsole(BaseConsole):
                     message, is_bad = call(), False
                 except Failure as failure:
                     message, is_bad = failure.words, True
-                self.call_from_thread(self.say, message, is_bad=is_bad)
-            self.call_from_thread(self.after_acting)
+                self._app.call_from_thread(self._say, message, is_bad=is_bad)
+            self._app.call_from_thread(self._show_changes)
 
-        self.run_worker(run, thread=True)
+        self._app.run_worker(run, thread=True)
 
-    def after_acting(self) -> None:
-        """Hook that runs after changes: the items shown may be out of date."""
+    def _show_changes(self) -> None:
+        for screen in self._app.screen_stack:
+            if isinstance(screen, Details):
+                screen.action_ask()
 
 
 def _each(servers: Sequence[Asked], queues: Sequence[str], change: Callable[[Asked, str], str]) -> list[Call]:

@@ -44,11 +44,15 @@ class ServerState:
 
 
 class Board:
-    """The servers, the rows of each view, and their history. A view is the sum of all servers or a server's address."""
+    """The servers, the rows of each view, and their history. A view is the sum of all servers or a server's address.
+
+    Rows and servers are those of the current view, `view`, unless another is asked for.
+    """
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self.servers = {address: ServerState(address) for address in addresses}
         self.views = [ALL_SERVERS, *addresses] if len(addresses) > 1 else [ALL_SERVERS]
+        self.view = self.views[0]
         self.histories = {view: History() for view in self.views}
         self._rows: dict[str, list[QueueRow]] = {view: [] for view in self.views}
         self._has_news = False
@@ -96,20 +100,41 @@ class Board:
             self.histories[view].clear()
             self._rows[view] = []
 
-    def rows(self, view: str) -> list[QueueRow]:
-        return self._rows[view]
+    def look_at(self, view: str) -> None:
+        """Change the current view; a server that is the only one has none of its own. Raises ValueError."""
+        if view not in self.views and view not in self.servers:
+            raise ValueError(f"no server {view}: there are {', '.join(self.servers)}")
+        self.view = view if view in self.views else self.views[0]
 
-    def job_rows(self, view: str) -> list[JobRow]:
+    def look_at_next(self) -> None:
+        self.view = self.views[(self.views.index(self.view) + 1) % len(self.views)]
+
+    @property
+    def history(self) -> History:
+        """The history of the current view."""
+        return self.histories[self.view]
+
+    def rows(self, view: str | None = None) -> list[QueueRow]:
+        return self._rows[self.view if view is None else view]
+
+    def job_rows(self, view: str | None = None) -> list[JobRow]:
         """Rows of the job queues."""
         return summed_jobs([server.job_rows for server in self.servers_in(view)])
 
-    def node_rows(self, view: str) -> list[NodeRow]:
+    def node_rows(self, view: str | None = None) -> list[NodeRow]:
         """Rows of the nodes of the servers' clusters, from the servers that answer."""
         answering = [server for server in self.servers_in(view) if server.outage is None]
         return node_rows_of([(server.previous, server.snapshot) for server in answering if server.snapshot is not None])
 
-    def servers_in(self, view: str) -> list[ServerState]:
-        return [state for state in self.servers.values() if view in (ALL_SERVERS, state.address)]
+    def servers_in(self, view: str | None = None) -> list[ServerState]:
+        shown = self.view if view is None else view
+        return [state for state in self.servers.values() if shown in (ALL_SERVERS, state.address)]
+
+    @property
+    def has_cluster(self) -> bool:
+        """True if any server is in a cluster with other nodes."""
+        known = [server.snapshot.counters for server in self.servers.values() if server.snapshot is not None]
+        return any(int(counters.get("jobs_cluster_size", 1)) > 1 for counters in known)
 
     def outages(self) -> list[ServerState]:
         return [state for state in self.servers.values() if state.outage is not None]

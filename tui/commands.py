@@ -9,13 +9,14 @@ class Command:
     name: str
     argument: str
     meaning: str
+    action: str = ""  # what it does without an argument, an action of the console; "" = a method of its own
 
 
 COMMANDS: Final = (
     Command("queue", "NAME", "details of a queue"),
-    Command("journal", "[NAME]", "the journal of a queue"),
-    Command("jobs", "[NAME]", "queues of jobs, or the jobs of one"),
-    Command("nodes", "", "nodes of a cluster of jobs"),
+    Command("journal", "[NAME]", "the journal of a queue", "journal"),
+    Command("jobs", "[NAME]", "queues of jobs, or the jobs of one", "jobs"),
+    Command("nodes", "", "nodes of a cluster of jobs", "nodes"),
     Command("sort", "COLUMN", "sort by a column, the largest first; +COLUMN the smallest first"),
     Command("filter", "[WORDS]", "filter the queues, as with /; nothing shows all"),
     Command("columns", "[COLUMN …]", "show these columns, in this order, from now on; nothing goes back to all"),
@@ -24,14 +25,14 @@ COMMANDS: Final = (
     Command("interval", "SPAN", "how often to refresh: 5s, 250ms"),
     Command("put", "ITEM", "put an item on the queue"),
     Command("move", "QUEUE", "move the items of the marked queues to another queue"),
-    Command("flush", "", "discard the items of the marked queues"),
-    Command("delete", "", "delete the marked queues"),
-    Command("redrive", "", "send the dead letters of the marked queues back where they came from"),
-    Command("reload", "", "reload the servers' configuration"),
+    Command("flush", "", "discard the items of the marked queues", "act('flush')"),
+    Command("delete", "", "delete the marked queues", "act('delete')"),
+    Command("redrive", "", "send the dead letters of the marked queues back where they came from", "act('redrive')"),
+    Command("reload", "", "reload the servers' configuration", "act('reload')"),
     Command("export", "FILE", "write the view to a CSV, JSON or SVG file"),
-    Command("record", "[FILE]", "record to a file; nothing stops"),
-    Command("help", "", "the list of keys and commands"),
-    Command("quit", "", "quit"),
+    Command("record", "[FILE]", "record to a file; nothing stops", "record"),
+    Command("help", "", "the list of keys and commands", "help"),
+    Command("quit", "", "quit", "quit"),
 )
 _ALIASES: Final = {"q": "quit", "q!": "quit", "?": "help", "h": "help"}
 

@@ -10,6 +10,7 @@ from tui.plain import ViewOptions
 from tui.polling import pollers
 from tui.preferences import load_columns
 from tui.recording import load, open_recorder
+from tui.session import Session
 from tui.themes import NAMES
 
 
@@ -30,16 +31,20 @@ def run_console(
         raise Failure(ExitCode.USAGE, f"no such theme: {theme!r}; use one of {', '.join(NAMES)}")
     player = load(replay) if replay is not None else None
     recorder = open_recorder(record, interval_ms) if record is not None else None
-    console = Console(
-        [] if player is not None else pollers(addresses, timeout_ms, interval_ms, login),
-        options,
+    session = Session(
+        addresses,
         interval_ms=player.interval_ms if player is not None else interval_ms,
         timeout_ms=timeout_ms,
         login=login,
         is_read_only=is_read_only,
-        theme_name=theme or NAMES[0],
         recorder=recorder,
         player=player,
+    )
+    console = Console(
+        [] if player is not None else pollers(addresses, timeout_ms, interval_ms, login),
+        options,
+        session,
+        theme_name=theme or NAMES[0],
         columns=load_columns(),
         keeps_columns=not (
             is_read_only and "TEXTUAL_DRIVER" in os.environ

@@ -1,13 +1,13 @@
 """The command palette: queues by name and key bindings by help text."""
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from tui.base import BaseConsole
 from tui.formats import printable
 from tui.keys import CONSOLE_KEYS, OVERVIEW_KEYS, Key
+from tui.screens.console_screen import ConsoleScreen
 from tui.table import QueueTable
 
 QUEUES_OFFERED_MAX: Final = 10
@@ -33,23 +33,20 @@ class Offers(Provider):
             if (score := matcher.match(key.meaning)) > 0:
                 yield Hit(score, matcher.highlight(key.meaning), self._doing(key), help=f"key {key.shown}")
 
-    @property
-    def _console(self) -> BaseConsole:
-        return cast(BaseConsole, self.app)
-
     def _names(self) -> list[str]:
-        return [row.queue for row in self._console.board.rows(self._console.view)]
+        board = next(screen.session.board for screen in self.app.screen_stack if isinstance(screen, ConsoleScreen))
+        return [row.queue for row in board.rows()]
 
     def _keys(self) -> list[Key]:
         """Key bindings that apply now."""
         known = {name: key for key in (*CONSOLE_KEYS, *OVERVIEW_KEYS) if (name := key.action) not in NOT_OFFERED}
-        return [key for name, key in known.items() if self._console.check_action(_bare(name), ())]
+        return [key for name, key in known.items() if self.app.check_action(_bare(name), ())]
 
     def _opening(self, name: str) -> Callable[[], object]:
-        return lambda: self._console.post_message(QueueTable.Opened(name))
+        return lambda: self.app.post_message(QueueTable.Opened(name))
 
     def _doing(self, key: Key) -> Callable[[], object]:
-        return lambda: self._console.run_action(key.action, self._console.screen)
+        return lambda: self.app.run_action(key.action, self.app.screen)
 
 
 def _bare(action: str) -> str:

@@ -22,6 +22,7 @@ from tui.app import Console
 from tui.figures import FIGURES, QueueRow
 from tui.plain import ViewOptions
 from tui.polling import pollers
+from tui.session import Session
 from tui.snapshots import HELD_COUNT, KEYS, Figures, Snapshot
 
 INTERVAL_MS: Final = 100
@@ -52,9 +53,7 @@ def console(*addresses: str, words: str = "", is_read_only: bool = False) -> Con
     return Console(
         pollers(addresses, 5000, INTERVAL_MS),
         ViewOptions(words),
-        interval_ms=INTERVAL_MS,
-        timeout_ms=5000,
-        is_read_only=is_read_only,
+        Session(addresses, interval_ms=INTERVAL_MS, timeout_ms=5000, is_read_only=is_read_only),
     )
 
 

@@ -4,14 +4,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from kestrelctl.remote.client import NOBODY
 from tests.tui.sights import figures
 from tui.admin_queries import Consumer, Consumers, QueueDetails, Shown, WaitingItem
 from tui.app import Console
 from tui.job_lists import JobList, JobState, ListedJob
 from tui.journals import Check, JournalDetails, read_check, read_journal
 from tui.plain import ViewOptions
-from tui.polling import pollers
 from tui.recording import Player
+from tui.requests import Requests
+from tui.session import Session
 from tui.snapshots import NODE_KEYS, Figures, JobFigures, NodeFigures, Outage, Snapshot
 
 NOW_MS: Final = 1_767_225_600_000  # 2026-01-01 00:00:00 UTC
@@ -296,18 +298,15 @@ CHECKED: Final = [
 ]
 
 
-class StillConsole(Console):
-    """It is always the same moment, and whatever it asks is answered at once, with the same words."""
-
-    def now_ms(self) -> int:
-        return self.player.at_ms if self.player is not None else NOW_MS
+class StillRequests(Requests):
+    """Whatever is asked is answered at once, with the same words."""
 
     def details_of(self, queue: str, shown: Shown = Shown.FIRST) -> Callable[[], list[QueueDetails]]:
         return lambda: [DETAILS]
 
     def journals_of(self, queue: str) -> Callable[[], list[JournalDetails]]:
         journals = [read_journal(NORTH, JOURNAL)]
-        if len(self.board.servers) > 1:
+        if len(self._board.servers) > 1:
             journals.append(JournalDetails(SOUTH, failure="no admin port"))
         return lambda: journals
 
@@ -320,19 +319,27 @@ class StillConsole(Console):
         return {NORTH: Check(NOW_MS, *read_check(CHECKED))}
 
 
-def still(*servers: str, is_read_only: bool = False, theme: str = "dark") -> StillConsole:
+class StillSession(Session):
+    """It is always the same moment."""
+
+    def __init__(self, *servers: str, is_read_only: bool = False, player: Player | None = None) -> None:
+        super().__init__(servers, interval_ms=1000, timeout_ms=1000, is_read_only=is_read_only, player=player)
+        self.requests = StillRequests(self.board, 1000, NOBODY)
+
+    def now_ms(self) -> int:
+        return self.player.at_ms if self.player is not None else NOW_MS
+
+
+class StillConsole(Console):
     """One that nobody feeds but `tell`."""
-    app = StillConsole(
-        pollers(servers or (NORTH,), 1000, 1000),
-        ViewOptions(sort="items", descending=True),
-        interval_ms=1000,
-        timeout_ms=1000,
-        is_read_only=is_read_only,
-        theme_name=theme,
-    )
-    app._pollers = []
-    app.tick = _nothing  # type: ignore[method-assign]
-    return app
+
+    def tick(self) -> None:
+        pass
+
+
+def still(*servers: str, is_read_only: bool = False, theme: str = "dark") -> StillConsole:
+    session = StillSession(*servers or (NORTH,), is_read_only=is_read_only)
+    return StillConsole([], ViewOptions(sort="items", descending=True), session, theme_name=theme)
 
 
 def tell(app: StillConsole, south_is_gone: bool = False, *, looked: Callable[[str, int], Snapshot] = look_at) -> None:
@@ -347,14 +354,9 @@ def tell(app: StillConsole, south_is_gone: bool = False, *, looked: Callable[[st
 
 def replay() -> StillConsole:
     """A recording, half-way."""
-    player = Player([look_at(NORTH, look) for look in range(LOOKS)], 1000)
-    app = StillConsole([], ViewOptions(), interval_ms=1000, timeout_ms=1000, player=player)
-    app.tick = _nothing  # type: ignore[method-assign]
-    return app
-
-
-def _nothing() -> None:
-    pass
+    return StillConsole(
+        [], ViewOptions(), StillSession(player=Player([look_at(NORTH, look) for look in range(LOOKS)], 1000))
+    )
 
 
 Making = Callable[[], StillConsole]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from kestrelctl.remote.client import NOBODY
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
 from tests.tui.sights import console, drive, line_of, lines, put, type_in, until, until_true
@@ -130,7 +131,7 @@ def test_marked_queues_are_flushed_moved_and_deleted_together(daemon: Daemon) ->
     async def driving(pilot: Pilot[None]) -> None:
         app = pilot.app
         assert isinstance(app, Console)
-        table = app._overview.table
+        table = app.overview.table
         await until(pilot, "queues 4")
         await pilot.press("a", "a", "f")
         await confirm(pilot, "Discard all items of 2 queues (a, b)", "2 queues")
@@ -167,7 +168,7 @@ def test_commands_sort_filter_open_and_quit(daemon: Daemon) -> None:
         put(daemon.address, queue, *[b"x"] * count)
 
     def shown(app: Console) -> str:
-        return "".join(row.queue for row in app._overview.table.rows)
+        return "".join(row.queue for row in app.overview.table.rows)
 
     async def driving(pilot: Pilot[None]) -> None:
         app = pilot.app
@@ -230,7 +231,7 @@ def test_columns_are_chosen_and_found_again(daemon: Daemon, tmp_path: Path, monk
 
     def start() -> Console:
         run_console(
-            [daemon.address], console(daemon.address).login, ViewOptions(), interval_ms=100, timeout_ms=5000,
+            [daemon.address], NOBODY, ViewOptions(), interval_ms=100, timeout_ms=5000,
             is_read_only=False, theme=None, record=None, replay=None,
         )  # fmt: skip
         return started[-1]

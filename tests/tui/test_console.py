@@ -24,6 +24,7 @@ from tui.screens.details import Details
 from tui.screens.key_bar import KeyBar
 from tui.screens.overview import Overview
 from tui.screens.questions import Question
+from tui.session import Session
 from tui.snapshots import Outage
 from tui.table import QueueTable
 from tui.themes import NAMES
@@ -60,7 +61,7 @@ def test_filter_sort_and_order(own_daemon: Daemon) -> None:
 
     def shown(pilot: Pilot[None]) -> list[str]:
         assert isinstance(pilot.app, Console)
-        return [row.queue for row in pilot.app._overview.table.rows]
+        return [row.queue for row in pilot.app.overview.table.rows]
 
     async def driving(pilot: Pilot[None]) -> None:
         await until(pilot, "queues 3")
@@ -381,7 +382,7 @@ def replaying(tmp_path: Path) -> Console:
     recorder.write(Outage("a:1", 1_700_000_003_000, "gone", 2000))
     recorder.close()
     player = load(recorder.path)
-    return Console([], ViewOptions(), interval_ms=player.interval_ms, timeout_ms=5000, player=player)
+    return Console([], ViewOptions(), Session([], interval_ms=player.interval_ms, timeout_ms=5000, player=player))
 
 
 def test_a_replay_goes_ahead_and_back_and_changes_nothing(tmp_path: Path) -> None:
@@ -523,9 +524,10 @@ def test_what_was_asked_before_is_not_shown_when_its_answer_comes_last(daemon: D
         return answer
 
     async def driving(pilot: Pilot[None]) -> None:
-        app.ask(app.screen, "jobs", late, shown.append)
+        screen = app.overview
+        screen.ask("jobs", late, shown.append)
         await until_true(pilot, is_asked.is_set, "the first question")
-        app.ask(app.screen, "jobs", lambda: second, shown.append)
+        screen.ask("jobs", lambda: second, shown.append)
         await until_true(pilot, lambda: shown, "the second answer")
         may_answer.set()
         await until_true(pilot, lambda: late_answers and (not late_answers[0]() or len(shown) > 1), "the late answer")

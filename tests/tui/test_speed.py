@@ -16,6 +16,7 @@ from tui.app import Console
 from tui.feed import Feed
 from tui.plain import ViewOptions
 from tui.polling import Poller
+from tui.session import Session
 from tui.snapshots import KEYS, NO_HELD, Snapshot, parse_dump
 
 QUEUES = 5000
@@ -100,7 +101,7 @@ def test_a_tick_with_5000_queues_is_cheap(
     what: str, answer_at: Callable[[int], bytes], read: Callable[[bytes, Feed], Snapshot]
 ) -> None:
     answers = [answer_at(tick) for tick in range(1, 12)]
-    app = Console([Poller("a:1", 1000, 60_000)], ViewOptions(), interval_ms=60_000, timeout_ms=1000)
+    app = Console([Poller("a:1", 1000, 60_000)], ViewOptions(), Session(["a:1"], interval_ms=60_000, timeout_ms=1000))
     app._pollers = []
     feed = Feed(AdminPort(AdminConnection("", 0, "", 1, None, NOBODY)))
     costs_ms = []

@@ -7,7 +7,7 @@ from rich.text import Text
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from tui.base import ConsoleScreen
+from tui.screens.console_screen import ConsoleScreen
 
 LOADING: Final = "loading …"
 IN_A_REPLAY: Final = "not available in a replay"

@@ -1,10 +1,12 @@
 """Screen with the details of a queue: plots, readers, consumers, settings and the first items."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.message import Message
 from textual.widgets import Static
 
 from kestreld.client.blocks import Cell
@@ -19,6 +21,7 @@ from tui.plots import largest, plot
 from tui.screens.boxes import IN_A_REPLAY, LOADING, Box, BoxScreen, put_lines
 from tui.screens.key_bar import KeyBar
 from tui.screens.waiting import ItemBox, waiting_title
+from tui.session import Session
 from tui.states import STOPPED
 
 NARROW_WIDTH: Final = 70  # from this width on, the boxes are side by side
@@ -48,8 +51,16 @@ class Details(BoxScreen):
     Details.-narrow #items { display: block; }
     """
 
-    def __init__(self, queue: str) -> None:
-        super().__init__()
+    @dataclass
+    class ItemsChosen(Message):
+        """The user wants an action on items. `chosen`: the servers' answers reduced to these items."""
+
+        action: ItemAction
+        queue: str
+        chosen: Sequence[QueueDetails]
+
+    def __init__(self, session: Session, queue: str) -> None:
+        super().__init__(session)
         self.queue = queue
         self.answers: list[QueueDetails] = []  # one for each server of the view
         self._form = ItemForm.TEXT
@@ -78,7 +89,7 @@ class Details(BoxScreen):
         self.query_one("#waiting-box").border_title = "items"
         self.query_one("#waiting-box").focus()
         for name in ("consumers", "settings", "waiting"):
-            put_lines(self.query_one(f"#{name}", Static), [LOADING if self.console.player is None else IN_A_REPLAY])
+            put_lines(self.query_one(f"#{name}", Static), [LOADING if self.session.player is None else IN_A_REPLAY])
         self.action_ask()
         self.show()
 
@@ -89,8 +100,7 @@ class Details(BoxScreen):
 
     def show(self) -> None:
         """Show the current state of the board."""
-        console = self.console
-        history = console.board.histories[console.view]
+        history = self.session.board.history
         for column in SERIES:
             form = FIGURES[column].form
             box = self.query_one(f"#{column}", Static)
@@ -102,12 +112,11 @@ class Details(BoxScreen):
         put_lines(self.query_one("#readers", Static), self._reader_lines())
 
     def _row(self) -> QueueRow | None:
-        rows = self.console.board.rows(self.console.view)
-        return next((row for row in rows if row.queue == self.queue), None)
+        return next((row for row in self.session.board.rows() if row.queue == self.queue), None)
 
     def _reader_lines(self) -> list[str]:
         lines = []
-        for server in self.console.board.servers_in(self.console.view):
+        for server in self.session.board.servers_in():
             lines.append(server.address + (" (stale)" if server.outage is not None else ""))
             family = [row for row in server.rows if row.queue == self.queue or row.queue.startswith(f"{self.queue}+")]
             answer = next((answer for answer in self.answers if answer.server == server.address), None)
@@ -140,27 +149,30 @@ class Details(BoxScreen):
             self._shown,
             is_stopped=row is not None and row.state == STOPPED,
         )
-        box.show(self.answers, self._form, self.console.now_ms())
+        box.show(self.answers, self._form, self.session.now_ms())
 
     # Keys
 
     def action_ask(self) -> None:
-        self.console.ask(self, "details", self.console.details_of(self.queue, self._shown), self.show_answers)
+        self.ask("details", self.session.requests.details_of(self.queue, self._shown), self.show_answers)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self.console.may_act if action == "items" else True
+        return self.session.may_act if action == "items" else True
 
     def action_items(self, name: str) -> None:
         chosen = self.query_one(ItemBox).picked(self.answers)
         action = ItemAction(name)
         if any(item.item_id is None for answer in chosen for item in answer.items):
-            self.console.say("single items require the server's admin port", is_bad=True)
+            self._refuse("single items require the server's admin port")
         elif action is ItemAction.REQUEUE and any(
-            row.queue.startswith(f"{self.queue}+") for row in self.console.board.rows(self.console.view)
+            row.queue.startswith(f"{self.queue}+") for row in self.session.board.rows()
         ):
-            self.console.say(f"would deliver them once more to the children of {printable(self.queue)}", is_bad=True)
+            self._refuse(f"would deliver them once more to the children of {printable(self.queue)}")
         elif chosen:
-            self.console.act_on_items(action, self.queue, chosen)
+            self.post_message(self.ItemsChosen(action, self.queue, chosen))
+
+    def _refuse(self, reason: str) -> None:
+        self.notify(reason, severity="error", markup=False)
 
     def action_next_state(self) -> None:
         states = list(Shown)

@@ -6,12 +6,13 @@ from typing import ClassVar, Final, Generic
 from textual.app import ComposeResult
 from textual.widgets import Static
 
-from tui.base import ConsoleScreen
 from tui.board import ALL_SERVERS
 from tui.cursor_table import R
 from tui.figure_table import FigureTable
 from tui.screens.boxes import put_lines
+from tui.screens.console_screen import ConsoleScreen
 from tui.screens.key_bar import KeyBar
+from tui.session import Session
 
 BOXES: Final = ("about", "troubles")
 
@@ -27,8 +28,8 @@ class FigureScreen(ConsoleScreen, Generic[R]):
     FigureScreen #troubles { height: auto; padding: 0 1; text-style: bold; color: $warning; }
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
         self._sort = (self.TABLE.COLUMNS[0], False)
 
     @property
@@ -70,10 +71,10 @@ class FigureScreen(ConsoleScreen, Generic[R]):
 
     def show(self) -> None:
         """Show the current state of the board."""
-        console, rows = self.console, self.rows()
+        session, rows = self.session, self.rows()
         self.table.show(rows, self._sort)
-        view = [f"[{console.view}]"] if console.view != ALL_SERVERS else []
-        paused = ["PAUSED"] if console.is_paused else []
+        view = [f"[{session.board.view}]"] if session.board.view != ALL_SERVERS else []
+        paused = ["PAUSED"] if session.is_paused else []
         title = "  ".join([self.TITLE_WORD, *view, *paused, self.totals(rows)])
         put_lines(self.query_one("#title", Static), [title])
         for name, lines in zip(BOXES, (self.about(), self.troubles()), strict=True):
@@ -100,8 +101,7 @@ class FigureScreen(ConsoleScreen, Generic[R]):
         self.show()
 
     def action_next_view(self) -> None:
-        views = self.console.board.views
-        self.console.view = views[(views.index(self.console.view) + 1) % len(views)]
+        self.session.board.look_at_next()
         self.show()
 
     def on_figure_table_head_clicked(self, event: FigureTable.HeadClicked) -> None:

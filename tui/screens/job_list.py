@@ -13,6 +13,7 @@ from tui.job_rows import job_figures
 from tui.keys import JOB_LIST_KEYS, bindings
 from tui.screens.boxes import IN_A_REPLAY, LOADING, Box, BoxScreen, in_columns, put_lines
 from tui.screens.key_bar import KeyBar
+from tui.session import Session
 
 HEADS: Final = ("state", "next requeue", "id", "age", "expires in", "retry", "nacks", "again", "bytes", "body")
 BODY_LETTERS: Final = 60
@@ -25,8 +26,8 @@ class JobListScreen(BoxScreen):
     JobListScreen #jobs-box { height: 1fr; }
     """
 
-    def __init__(self, queue: str) -> None:
-        super().__init__()
+    def __init__(self, session: Session, queue: str) -> None:
+        super().__init__(session)
         self.queue = queue
         self.answers: list[JobList] = []  # one for each server of the view
         self._state = JobState.QUEUED
@@ -46,8 +47,7 @@ class JobListScreen(BoxScreen):
 
     def show(self) -> None:
         """Show the queue's current figures, and the jobs as of the last request."""
-        console = self.console
-        rows = [row for row in console.board.job_rows(console.view) if row.queue == self.queue]
+        rows = [row for row in self.session.board.job_rows() if row.queue == self.queue]
         figures = [words for row in rows for words in job_figures(row)] or ["no such queue"]
         put_lines(self.query_one("#title", Static), ["  ".join([printable(self.queue), *figures])])
         jobs = sum(len(answer.jobs) for answer in self.answers)
@@ -57,7 +57,7 @@ class JobListScreen(BoxScreen):
         put_lines(self.query_one("#jobs", Static), self._lines())
 
     def _lines(self) -> list[str]:
-        if self.console.player is not None:
+        if self.session.player is not None:
             return [IN_A_REPLAY]
         lines = [] if self.answers else [LOADING]
         for answer in self.answers:
@@ -77,7 +77,7 @@ class JobListScreen(BoxScreen):
     # Keys
 
     def action_ask(self) -> None:
-        self.console.ask(self, "jobs", self.console.jobs_of(self.queue, self._state), self.show_answers)
+        self.ask("jobs", self.session.requests.jobs_of(self.queue, self._state), self.show_answers)
 
     def action_next_state(self) -> None:
         states = list(JobState)

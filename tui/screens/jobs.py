@@ -16,18 +16,18 @@ class JobsScreen(FigureScreen[JobRow]):
     ASCENDING = ("queue", "pause")
 
     def rows_in_order(self, column: str, *, descending: bool) -> list[JobRow]:
-        return jobs_in_order(self.console.board.job_rows(self.console.view), column, descending=descending)
+        return jobs_in_order(self.session.board.job_rows(), column, descending=descending)
 
     def totals(self, rows: Sequence[JobRow]) -> str:
         return job_totals_line(rows)
 
     def about(self) -> list[str]:
-        servers = self.console.board.servers_in(self.console.view)
-        return [line for server in servers for line in job_lines(server)] or ["no server has jobs"]
+        return [line for server in self.session.board.servers_in() for line in job_lines(server)] or [
+            "no server has jobs"
+        ]
 
     def troubles(self) -> list[str]:
-        board, view = self.console.board, self.console.view
-        servers = board.servers_in(view)
+        board, servers = self.session.board, self.session.board.servers_in()
         return [line for server in servers for line in job_trouble(server)] + cluster_trouble(
-            board.node_rows(view), servers
+            board.node_rows(), servers
         )

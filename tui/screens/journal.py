@@ -12,6 +12,7 @@ from tui.journals import Check, JournalDetails, Reader, Segment
 from tui.keys import JOURNAL_KEYS, bindings
 from tui.screens.boxes import IN_A_REPLAY, LOADING, Box, BoxScreen, in_columns, put_lines
 from tui.screens.key_bar import KeyBar
+from tui.session import Session
 
 SEGMENTS_SHOWN_MAX: Final = 1000
 UNREAD: Final = "·"
@@ -25,8 +26,8 @@ class JournalScreen(BoxScreen):
     JournalScreen #holders-box { height: 1fr; }
     """
 
-    def __init__(self, queue: str) -> None:
-        super().__init__()
+    def __init__(self, session: Session, queue: str) -> None:
+        super().__init__(session)
         self.queue = queue
         self.answers: list[JournalDetails] = []  # one for each server of the view
         self.checks: dict[str, Check] = {}  # by server
@@ -72,7 +73,7 @@ class JournalScreen(BoxScreen):
         put_lines(self.query_one("#holders", Static), self._holder_lines())
 
     def _segment_lines(self) -> list[str]:
-        if self.console.player is not None:
+        if self.session.player is not None:
             return [IN_A_REPLAY]
         lines = [] if self.answers else [LOADING]
         for answer in self.answers:
@@ -93,7 +94,7 @@ class JournalScreen(BoxScreen):
         return [*lines, *in_columns([HEADS, *rows], right=range(len(HEADS) - 1)), ""]
 
     def _holder_lines(self) -> list[str]:
-        lines = [] if self.answers or self.console.player is not None else [LOADING]
+        lines = [] if self.answers or self.session.player is not None else [LOADING]
         for answer in self.answers:
             if len(self.answers) > 1 and answer.readers:
                 lines.append(answer.server)
@@ -104,19 +105,19 @@ class JournalScreen(BoxScreen):
     # Keys
 
     def action_ask(self) -> None:
-        self.console.ask(self, "journal", self.console.journals_of(self.queue), self.show_answers)
+        self.ask("journal", self.session.requests.journals_of(self.queue), self.show_answers)
 
     def action_check(self) -> None:
         if self.answers and not self.is_checking:
             self.is_checking = True
-            self.console.ask(self, "check", self._check, self.show_checks)
+            self.ask("check", self._check, self.show_checks)
             self.show()
 
     def _check(self) -> dict[str, Check]:
         """Check the journals, in a thread; cancelled when the screen is left."""
-        console = self.console
-        return console.check_journals(
-            self.queue, self.answers, lambda: not console.is_running or self not in console.screen_stack
+        app = self.app
+        return self.session.requests.check_journals(
+            self.queue, self.answers, lambda: not app.is_running or self not in app.screen_stack
         )
 
 

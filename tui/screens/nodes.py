@@ -16,14 +16,14 @@ class NodesScreen(FigureScreen[NodeRow]):
     ASCENDING = ("address", "id")
 
     def rows_in_order(self, column: str, *, descending: bool) -> list[NodeRow]:
-        return nodes_in_order(self.console.board.node_rows(self.console.view), column, descending=descending)
+        return nodes_in_order(self.session.board.node_rows(), column, descending=descending)
 
     def totals(self, rows: Sequence[NodeRow]) -> str:
         return node_totals_line(rows)
 
     def about(self) -> list[str]:
-        return cluster_lines(self.console.board.servers_in(self.console.view))
+        return cluster_lines(self.session.board.servers_in())
 
     def troubles(self) -> list[str]:
-        board, view = self.console.board, self.console.view
-        return cluster_trouble(board.node_rows(view), board.servers_in(view))
+        board = self.session.board
+        return cluster_trouble(board.node_rows(), board.servers_in())

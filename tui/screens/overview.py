@@ -7,14 +7,15 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.widgets import Input, Static
 
-from tui.base import ConsoleScreen
 from tui.board import ALL_SERVERS
 from tui.choosing import chosen, in_order
 from tui.figures import COLUMNS, QueueRow
 from tui.formats import span
 from tui.keys import OVERVIEW_KEYS, bindings
 from tui.screens.boxes import put_lines
+from tui.screens.console_screen import ConsoleScreen
 from tui.screens.key_bar import KeyBar
+from tui.session import Session
 from tui.summaries import health_line, server_lines, totals_line, trouble_lines
 from tui.table import QueueTable
 
@@ -35,8 +36,8 @@ class Overview(ConsoleScreen):
     Overview #filter { display: none; height: 1; border: none; padding: 0 1; background: $boost; }
     """
 
-    def __init__(self, words: str, sort: str, *, descending: bool, columns: Sequence[str]) -> None:
-        super().__init__()
+    def __init__(self, session: Session, words: str, sort: str, *, descending: bool, columns: Sequence[str]) -> None:
+        super().__init__(session)
         self._columns = columns
         self.filter_words = words
         self.sort_column, self.descending = sort, descending
@@ -64,22 +65,21 @@ class Overview(ConsoleScreen):
 
     def rows(self) -> list[QueueRow]:
         """The rows of the table in its current order."""
-        rows = chosen(self.console.board.rows(self.console.view), self.filter_words)
+        rows = chosen(self.session.board.rows(), self.filter_words)
         return in_order(rows, self.sort_column, descending=self.descending)
 
     def show(self) -> None:
         """Show the current state of the board."""
-        console, rows = self.console, self.rows()
-        history = console.board.histories[console.view]
-        self.table.show(rows, history, (self.sort_column, self.descending))
+        rows = self.rows()
+        self.table.show(rows, self.session.board.history, (self.sort_column, self.descending))
         put_lines(self.query_one("#totals", Static), ["  ".join([*self._state(), totals_line(rows)])])
         self.show_servers()
 
     def show_servers(self) -> None:
         """Show the servers' health, which changes without new samples: an outage gets longer."""
-        console = self.console
-        now_ms = console.now_ms()
-        servers = console.board.servers_in(console.view)
+        session = self.session
+        now_ms = session.now_ms()
+        servers = session.board.servers_in()
         healthy = [server for server in servers if server.outage is None]
         lines = [line for server in healthy for line in server_lines(server, now_ms)]
         if len(lines) > SERVER_LINES_MAX:  # lines of caches are dropped first
@@ -94,7 +94,7 @@ class Overview(ConsoleScreen):
         banner.set_class(bool(stale), "shown")
         put_lines(banner, stale)
         troubles = self.query_one("#troubles", Static)
-        lines = trouble_lines(console.board.rows(console.view), servers, console.board.node_rows(console.view))
+        lines = trouble_lines(session.board.rows(), servers, session.board.node_rows())
         troubles.display = bool(lines)
         colours = self.app.theme_variables
         text = Text("\n").join(
@@ -103,24 +103,24 @@ class Overview(ConsoleScreen):
         if text != troubles.content:
             troubles.update(text)
         scrubber = self.query_one("#scrubber", Static)
-        player = console.player
+        player = session.player
         scrubber.set_class(player is not None, "shown")
         if player is not None:
             put_lines(scrubber, [player.scrubber(max(10, self.size.width - 44))])
 
     def _state(self) -> list[str]:
         """Settings for the title. Those that differ from the default come first: a narrow screen cuts off the line."""
-        console = self.console
-        words = [f"[{console.view}]"] if console.view != ALL_SERVERS else []
-        if console.is_paused:
+        session = self.session
+        words = [f"[{session.board.view}]"] if session.board.view != ALL_SERVERS else []
+        if session.is_paused:
             words.append("PAUSED")
-        if console.recorder is not None:
+        if session.recorder is not None:
             words.append("RECORDING")
-        if console.is_read_only:
+        if session.is_read_only:
             words.append("read-only")
         if self.filter_words:
             words.append(f"/{self.filter_words}")
-        return [*words, f"every {span(console.interval_ms)}"]
+        return [*words, f"every {span(session.interval_ms)}"]
 
     # Keys
 
@@ -171,8 +171,7 @@ class Overview(ConsoleScreen):
         self.sort_by(self.sort_column)
 
     def action_next_view(self) -> None:
-        views = self.console.board.views
-        self.console.view = views[(views.index(self.console.view) + 1) % len(views)]
+        self.session.board.look_at_next()
         self.show()
 
     def on_queue_table_head_clicked(self, event: QueueTable.HeadClicked) -> None:
