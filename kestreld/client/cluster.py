@@ -12,7 +12,7 @@ from kestreld.client.queue import ClusterQueue
 from kestreld.client.server import Server
 
 
-class KestrelCluster(ServerPool):
+class KestrelCluster:
     """A client of kestrelds. Threads may share it, and so may forked processes: each has connections of its own.
 
     Servers that are away are skipped and tried again, at longer and longer intervals. Every operation raises
@@ -45,15 +45,31 @@ class KestrelCluster(ServerPool):
         addresses = checked_addresses(servers, login, "servers")
         own = chance if chance is not None else Random()
         made = [Server(address, login, timeout_ms, own) for address in addresses]
-        super().__init__(made, patience_ms, own, is_chance_ours=chance is None)
+        self._pool = ServerPool(made, patience_ms, own, is_chance_ours=chance is None)
+
+    @property
+    def patience_ms(self) -> int:
+        return self._pool.patience_ms
+
+    @patience_ms.setter
+    def patience_ms(self, patience_ms: int) -> None:
+        self._pool.patience_ms = patience_ms
+
+    @property
+    def is_closed(self) -> bool:
+        return self._pool.is_closed
+
+    def close(self) -> None:
+        """Close all connections. Reads that wait return None; open reads can still be confirmed."""
+        self._pool.close()
 
     def queue(self, name: str) -> ClusterQueue:
         """Return the queue of this name. Raises BadQueueName."""
-        return ClusterQueue(self, name)
+        return ClusterQueue(self._pool, name)
 
     def stats(self) -> dict[str, dict[str, int | str]]:
         """Return the counters of each server that can be reached, by address. Raises ServersAway if there is none."""
-        return self.each(ClientConnection.server_stats)[0]
+        return self._pool.each(ClientConnection.server_stats)[0]
 
     def __enter__(self) -> "KestrelCluster":
         return self
