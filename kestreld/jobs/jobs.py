@@ -344,9 +344,9 @@ class Jobs(JobStore):
 
     def wait(self, consumer: JobConsumer, queues: list[JobQueue], globs: list[Glob], wait_ms: int) -> JobWaiter:
         """Let a client wait for one job of these queues, or of queues that match a pattern; `wait_ms` 0 = forever."""
-        now_ms = self.clock.monotonic_ms
         self._waiter_number += 1
-        waiter = JobWaiter(consumer, now_ms + wait_ms if wait_ms else FOREVER_MS, now_ms, self._waiter_number)
+        deadline_ms = self.clock.monotonic_ms + wait_ms if wait_ms else FOREVER_MS
+        waiter = JobWaiter(consumer, deadline_ms, self._waiter_number)
         for queue in queues:
             if self.copies is not None and not queue.waiters:
                 self.copies.waited_for(queue)

@@ -16,12 +16,11 @@ class JobConsumer(Protocol):
 class JobWaiter(TimedWait):
     """One blocked client. It waits in the lines of several queues at once, and leaves all of them when it is served."""
 
-    __slots__ = ("consumer", "lines", "number", "since_ms")
+    __slots__ = ("consumer", "lines", "number")
 
-    def __init__(self, consumer: JobConsumer, deadline_ms: int, since_ms: int, number: int) -> None:
+    def __init__(self, consumer: JobConsumer, deadline_ms: int, number: int) -> None:
         super().__init__(deadline_ms)
         self.consumer = consumer
-        self.since_ms = since_ms  # on the monotonic clock
         self.number = number  # the lowest came first
         self.lines: list[dict[JobWaiter, None]] = []
 

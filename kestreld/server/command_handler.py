@@ -137,6 +137,10 @@ class CommandHandler:
         """Return the reply after a commit that replies depend on has failed: the outcome is unknown."""
         raise NotImplementedError
 
+    def quit(self) -> None:
+        """End the session at the client's request."""
+        self.closing = self.has_quit = True
+
     # Which commits `out` depends on
 
     def _depend_on(self, queue: Committed) -> None:

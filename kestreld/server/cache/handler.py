@@ -331,7 +331,7 @@ class CacheHandler(CommandHandler):
         self._answer(wire.OK if is_number else wire.BAD_FORMAT, words[-1] == b"noreply")
 
     def _quit(self, words: list[bytes]) -> None:
-        self.closing = self.has_quit = True
+        self.quit()
 
     def _stats(self, words: list[bytes]) -> None:
         self.out.append(stats_of(self.dictionary, self.state, words[1:]))

@@ -13,7 +13,6 @@ class DisqueClient(CommandHandler):
         self.parser = parser
         self.number = number
         self.label = b""
-        self.is_monitor = False
         self.since_ms = self.active_at_ms = state.clock.monotonic_ms
         self.last_command = b"NULL"
 

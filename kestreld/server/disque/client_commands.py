@@ -7,6 +7,7 @@ from kestreld.jobs.waiting import JobWaiter
 from kestreld.server.disque import replies
 from kestreld.server.disque.client import DisqueClient
 from kestreld.server.disque.handler import REPLY_OFF, REPLY_ON, REPLY_SKIP, DisqueHandler
+from kestreld.server.disque.node import DisqueNode
 from kestreld.server.disque.numbers import integer
 from kestreld.server.disque.replies import NIL, NOT_AN_INTEGER, OK, SYNTAX_ERROR, bulk
 
@@ -33,18 +34,18 @@ def client(handler: DisqueHandler, words: list[bytes]) -> None:
 
 
 def _listed(handler: DisqueHandler) -> Iterator[None]:
-    lines = []
-    for one in list(handler.node.clients.values()):
+    lines, node = [], handler.node
+    for one in list(node.clients.values()):
         if not one.gone:
-            lines.append(_described(one))
+            lines.append(_described(one, node))
         yield
     handler.out.append(bulk(b"".join(lines)))
 
 
-def _described(one: DisqueClient) -> bytes:
-    now_ms = one.state.clock.monotonic_ms
+def _described(one: DisqueClient, node: DisqueNode) -> bytes:
+    now_ms = node.clock.monotonic_ms
     is_so = {
-        "O": one.is_monitor,
+        "O": one in node.monitors,
         "b": isinstance(one.waiter, JobWaiter),
         "c": one.closing,
         "U": one.address.startswith("unix"),

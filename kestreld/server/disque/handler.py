@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Final
 
-from kestreld.cluster.job_watches import UNKNOWN
-from kestreld.cluster.shared_jobs import SharedJobs
 from kestreld.jobs.globs import Glob
 from kestreld.jobs.job import Job
 from kestreld.jobs.job_queue import JobQueue
+from kestreld.jobs.store import FOREVER_MS
 from kestreld.jobs.waiting import JobWaiter
 from kestreld.queues.agenda import TimedWait
 from kestreld.queues.reports import Pieces
@@ -18,13 +17,14 @@ from kestreld.server.command_handler import Authenticate
 from kestreld.server.disque import replies
 from kestreld.server.disque.client import DisqueClient
 from kestreld.server.disque.commands import DENY_OOM, LOADING, WRITE, Command
-from kestreld.server.disque.node import DisqueNode, Nap
+from kestreld.server.disque.node import DisqueNode
 from kestreld.server.disque.parser import Refusal, RespParser
-from kestreld.server.disque.pending_addjob import STOPPING, Adding
+from kestreld.server.disque.pending_addjob import Adding
 from kestreld.server.disque.persistence import Done
-from kestreld.server.disque.replies import NIL, NIL_ARRAY
+from kestreld.server.disque.replies import NIL_ARRAY
 from kestreld.server.disque.rights import WITH_SECRETS
 
+WRONG_TRIES_MAX: Final = 3  # of a connection, if users are configured
 MONITOR_BYTES_MAX: Final = 1 << 20  # unsent lines of a MONITOR beyond which its client is disconnected
 FREE: Final = frozenset({b"auth", b"quit"})
 UNSEEN: Final = WITH_SECRETS | {b"quit"}  # by clients with MONITOR
@@ -38,32 +38,6 @@ REPLY_ON: Final = 0
 REPLY_OFF: Final = 1
 REPLY_SKIP: Final = 2  # not to the next command
 REPLY_SKIPPED: Final = 3  # not to this command, the one behind a SKIP
-
-
-class _EndOfJob(TimedWait):
-    """Wait of a WAITJOB for the end of a job."""
-
-    __slots__ = ("_handler", "job_id", "since_ms")
-
-    def __init__(self, handler: "DisqueHandler", job_id: bytes, due_at_ms: int, since_ms: int) -> None:
-        super().__init__(due_at_ms)
-        self._handler = handler
-        self.job_id = job_id
-        self.since_ms = since_ms
-
-    def leave(self) -> None:
-        if not self.over:
-            self.over = True
-            self._handler.node.unwatch(self.job_id, self.told)
-
-    def told(self, end: str) -> None:
-        """Answer with the end of the job, which may have moved to another node meanwhile."""
-        self.over = True
-        self._handler.wait_is_over(replies.NO_JOB if end == UNKNOWN else replies.status(end.encode()))
-
-    def fall_due(self, now_ms: int) -> None:
-        self.leave()
-        self._handler.wait_is_over(NIL)
 
 
 class _Resumed:
@@ -84,9 +58,10 @@ class DisqueHandler(DisqueClient):
         self.jobs = node.jobs
         self.account = account
         self.has_entered = account is not None  # by a login
-        self.wrong_tries = 0  # passwords
+        self._wrong_tries = 0  # passwords
         self.reply_mode = REPLY_ON
         self._written: Callable[[Job, bytes], bytes] = replies.fetched  # makes the reply when a wait brings a job
+        self._nothing = NIL_ARRAY  # reply if a wait ends without a result
         self._needs_care = self._must_look()
 
     def _must_look(self) -> bool:
@@ -266,8 +241,14 @@ class DisqueHandler(DisqueClient):
         self, queues: list[JobQueue], globs: list[Glob], wait_ms: int, written: Callable[[Job, bytes], bytes]
     ) -> None:
         """Answer with the first job of these queues."""
-        self._written = written
+        self._written, self._nothing = written, NIL_ARRAY
         self.waiter = self.jobs.wait(self, queues, globs, wait_ms)
+
+    def wait(self, wait: TimedWait, nothing: bytes) -> None:
+        """Answer when this wait is over or falls due; `nothing` is the reply if the node ends it."""
+        self.waiter, self._nothing = wait, nothing
+        if wait.due_at_ms != FOREVER_MS:
+            self.state.collection.agenda.add(wait)
 
     def hand_out(self, job: Job) -> None:
         """Note that the reply has this job. If it is delivered at most once, the reply waits for the log."""
@@ -280,20 +261,6 @@ class DisqueHandler(DisqueClient):
             self.hand_out(job)
         self.wait_is_over(NIL_ARRAY if job is None else b"*1\r\n" + self._written(job, job.body))
 
-    def wait_for_end(self, job: Job, wait_ms: int) -> None:
-        """Answer with the end of a job."""
-        now_ms = self.state.clock.monotonic_ms
-        wait = _EndOfJob(self, job.id, now_ms + wait_ms, now_ms)
-        self.waiter = wait
-        self.jobs.watch(job, wait.told)
-        if wait_ms:
-            self.state.collection.agenda.add(wait)
-
-    def wait_for_copies(self, adding: Adding) -> None:
-        """Answer once the job has its copies."""
-        self.waiter = adding
-        self.state.collection.agenda.add(adding)
-
     def added(self, adding: Adding, reply: bytes) -> None:
         """Answer an ADDJOB, at once or at the end of its wait."""
         self.depend_on_log()
@@ -301,21 +268,6 @@ class DisqueHandler(DisqueClient):
             self.wait_is_over(reply)
         else:
             self.out.append(reply)
-
-    def wait_for_end_elsewhere(self, shared: SharedJobs, job_id: bytes, wait_ms: int) -> None:
-        """Answer with the end of a job that this node does not hold."""
-        now_ms = self.state.clock.monotonic_ms
-        wait = _EndOfJob(self, job_id, now_ms + wait_ms, now_ms)
-        self.waiter = wait
-        shared.watches.watch(job_id, wait.told)
-        if wait_ms and not wait.over:
-            self.state.collection.agenda.add(wait)
-
-    def answer_later(self, span_ms: int, reply: bytes) -> None:
-        """Answer after `span_ms`."""
-        wait = Nap(self.state.clock.monotonic_ms + span_ms, lambda: self.wait_is_over(reply))
-        self.waiter = wait
-        self.state.collection.agenda.add(wait)
 
     def wait_is_over(self, reply: bytes) -> None:
         """Answer a command that had to wait, and continue with the next."""
@@ -329,16 +281,6 @@ class DisqueHandler(DisqueClient):
             self.waiter.leave()
             self.wait_is_over(reply or self._nothing)
 
-    @property
-    def _nothing(self) -> bytes:
-        """Reply to a wait that ends without a result."""
-        if isinstance(self.waiter, Adding):
-            return STOPPING
-        return NIL if isinstance(self.waiter, _EndOfJob) else NIL_ARRAY
-
-    def waits_since_ms(self) -> int | None:
-        return self.waiter.since_ms if isinstance(self.waiter, (JobWaiter, _EndOfJob)) else None
-
     def set_reply_mode(self, mode: int) -> None:
         """Execute CLIENT REPLY."""
         self.reply_mode = mode
@@ -349,19 +291,19 @@ class DisqueHandler(DisqueClient):
         self.account, self.has_entered = account, has_entered
         self._needs_care = self._must_look()
 
-    def monitor(self) -> None:
-        """Send every command of every client to this one from now on."""
-        self.is_monitor = True
-        self.node.add_monitor(self)
+    def refuse_login(self, reply: bytes) -> None:
+        """Answer that the password of a user is wrong; the client may not try often."""
+        self._wrong_tries += 1
+        self.closing = self._wrong_tries >= WRONG_TRIES_MAX
+        self.finish_slices(reply)
 
     def tell(self, line: bytes) -> None:
         self.out.append(line)
         self.ready()
 
     def piled_up(self, unsent_bytes: int) -> None:
-        if self.is_monitor and unsent_bytes > MONITOR_BYTES_MAX:
+        if unsent_bytes > MONITOR_BYTES_MAX and self in self.node.monitors:
             self.node.remove_monitor(self)
-            self.is_monitor = False
             self.closing = True  # once it has read that
 
     def turn_away(self) -> None:

@@ -3,12 +3,15 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from kestreld.cluster.job_watches import UNKNOWN
 from kestreld.cluster.shared_jobs import SharedJobs
 from kestreld.jobs.importing import JobImporter
 from kestreld.jobs.job import ACKED, BORROWED, LENT, LET_GO, WAIT_REPL, Job
 from kestreld.jobs.job_id import is_job_id, is_retried, ttl_ms_of
 from kestreld.jobs.replicated_jobs import ACKNOWLEDGED
+from kestreld.jobs.store import FOREVER_MS
 from kestreld.journal.disque_aof import read_saved_job
+from kestreld.queues.agenda import TimedWait
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
 from kestreld.server.disque.job_commands import SPAN_S_MAX, jobs_at_once
@@ -186,17 +189,45 @@ def waitjob(handler: DisqueHandler, words: list[bytes]) -> None:
         _wait_for_end(handler, words[1], wait_ms)
 
 
+class _EndOfJob(TimedWait):
+    """Wait of a WAITJOB for the end of a job."""
+
+    __slots__ = ("_handler", "_job_id")
+
+    def __init__(self, handler: DisqueHandler, job_id: bytes, due_at_ms: int) -> None:
+        super().__init__(due_at_ms)
+        self._handler = handler
+        self._job_id = job_id
+
+    def leave(self) -> None:
+        if not self.over:
+            self.over = True
+            self._handler.node.unwatch(self._job_id, self.told)
+
+    def told(self, end: str) -> None:
+        """Answer with the end of the job, which may have moved to another node meanwhile."""
+        self.over = True
+        self._handler.wait_is_over(NO_JOB if end == UNKNOWN else replies.status(end.encode()))
+
+    def fall_due(self, now_ms: int) -> None:
+        self.leave()
+        self._handler.wait_is_over(NIL)
+
+
 def _wait_for_end(handler: DisqueHandler, job_id: bytes, wait_ms: int) -> None:
     jobs, shared = handler.jobs, handler.node.shared
     job = jobs.table.get(job_id)
+    wait = _EndOfJob(handler, job_id, handler.state.clock.monotonic_ms + wait_ms if wait_ms else FOREVER_MS)
     if job is not None and job.state == ACKED:
         handler.out.append(replies.status(ACKNOWLEDGED.encode()))
     elif job is not None and job.state != LET_GO:
-        handler.wait_for_end(job, wait_ms)
+        handler.wait(wait, NIL)
+        jobs.watch(job, wait.told)
     elif jobs.copies is None or shared is None:
         handler.out.append(NO_JOB)
     else:
-        handler.wait_for_end_elsewhere(shared, job_id, wait_ms)
+        handler.wait(wait, NIL)
+        shared.watches.watch(job_id, wait.told)
 
 
 def deadjob(handler: DisqueHandler, words: list[bytes]) -> None:

@@ -15,7 +15,7 @@ from kestreld.queues.slices import Work
 from kestreld.server.disque import replies
 from kestreld.server.disque.handler import DisqueHandler
 from kestreld.server.disque.numbers import integer
-from kestreld.server.disque.pending_addjob import Adding
+from kestreld.server.disque.pending_addjob import STOPPING, Adding
 from kestreld.server.disque.replies import NIL_ARRAY, SYNTAX_ERROR
 from kestreld.server.disque.rights import OwnGlob
 
@@ -143,7 +143,7 @@ def _add_to_cluster(
     adding = Adding(handler.added, shared, due_at_ms, queue, words[2], options.added_with, options.key, replicate)
     adding.begin(waits=not options.is_async)
     if not adding.over:
-        handler.wait_for_copies(adding)
+        handler.wait(adding, STOPPING)
 
 
 def _known_job(handler: DisqueHandler, queue: bytes, key: bytes) -> bytes | None:

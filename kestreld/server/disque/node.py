@@ -440,7 +440,7 @@ class DisqueNode:
         for client in list(self.clients.values()):
             idle_ms = self.clock.monotonic_ms - client.active_at_ms
             is_late = bool(config.request_timeout_ms) and not client.is_known and idle_ms > config.request_timeout_ms
-            if is_late or (0 < self.idle_ms_max < idle_ms and not (client.is_busy or client.is_monitor)):
+            if is_late or (0 < self.idle_ms_max < idle_ms and not (client.is_busy or client in self.monitors)):
                 client.hang_up()
             yield None
         for queue in jobs.queues:

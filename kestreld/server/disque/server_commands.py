@@ -8,11 +8,11 @@ from kestreld.server.disque import replies
 from kestreld.server.disque.commands import Command
 from kestreld.server.disque.handler import DisqueHandler
 from kestreld.server.disque.info import sections
+from kestreld.server.disque.node import Nap
 from kestreld.server.disque.numbers import integer
-from kestreld.server.disque.replies import NIL, NOT_AN_INTEGER, OK, SYNTAX_ERROR, bulk
+from kestreld.server.disque.replies import NIL, NIL_ARRAY, NOT_AN_INTEGER, OK, SYNTAX_ERROR, bulk
 from kestreld.server.disque.settings import SETTABLE
 
-WRONG_TRIES_MAX: Final = 3  # of a connection, if users are configured
 SLEEP_S_MAX: Final = 86_400
 SLOW_DEFAULT: Final = 10
 
@@ -26,7 +26,7 @@ def ping(handler: DisqueHandler, words: list[bytes]) -> None:
 
 def quit_session(handler: DisqueHandler, words: list[bytes]) -> None:
     handler.out.append(OK)
-    handler.has_quit = handler.closing = True
+    handler.quit()
 
 
 def time(handler: DisqueHandler, words: list[bytes]) -> None:
@@ -60,9 +60,7 @@ def _log_in(handler: DisqueHandler, name: bytes, password: bytes) -> None:
             handler.finish_slices(OK)
             return
         handler.state.stats.failed_logins += 1
-        handler.wrong_tries += 1
-        handler.closing = handler.wrong_tries >= WRONG_TRIES_MAX
-        handler.finish_slices(b"-ERR invalid password\r\n")
+        handler.refuse_login(b"-ERR invalid password\r\n")
 
     assert handler.authenticate is not None
     handler.begin_slices()
@@ -108,9 +106,9 @@ def loadjob(handler: DisqueHandler, words: list[bytes]) -> None:
 
 
 def monitor(handler: DisqueHandler, words: list[bytes]) -> None:
-    if not handler.is_monitor:
+    if handler not in handler.node.monitors:
         handler.out.append(OK)
-        handler.monitor()
+        handler.node.add_monitor(handler)
 
 
 def slowlog(handler: DisqueHandler, words: list[bytes]) -> None:
@@ -165,7 +163,7 @@ def debug(handler: DisqueHandler, words: list[bytes]) -> None:
         if span_ms is None:
             handler.out.append(b"-ERR value is not a valid float\r\n")
         elif span_ms:
-            handler.answer_later(span_ms, OK)
+            handler.wait(Nap(node.clock.monotonic_ms + span_ms, lambda: handler.wait_is_over(OK)), NIL_ARRAY)
         else:
             handler.out.append(OK)
     elif word == b"error" and len(words) == 3:

@@ -573,7 +573,7 @@ class Handler(CommandHandler):
         elif kind == wire.DUMP_CONFIG:
             self._tell(dump_config_report(state.collection))
         elif kind == wire.QUIT:
-            self.closing = self.has_quit = True
+            self.quit()
         elif kind == wire.SHUTDOWN:
             self.closing = True
             state.control.shutdown()
