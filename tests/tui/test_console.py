@@ -17,10 +17,12 @@ from tests.support.process import stop
 from tests.support.queue_client import QueueClient
 from tests.tui.sights import console, drive, figures, line_of, lines, put, snapshot, type_in, until, until_true
 from tui.app import Console
+from tui.job_lists import JobList
 from tui.keys import CONSOLE_KEYS, DETAIL_KEYS, ITEM_KEYS, JOURNAL_KEYS, OVERVIEW_KEYS, TABLE_KEYS
 from tui.plain import ViewOptions
 from tui.recording import Recorder, load
 from tui.screens.details import Details
+from tui.screens.job_list import JobListScreen
 from tui.screens.key_bar import KeyBar
 from tui.screens.overview import Overview
 from tui.screens.questions import Question
@@ -534,3 +536,25 @@ def test_what_was_asked_before_is_not_shown_when_its_answer_comes_last(daemon: D
 
     drive(app, driving)
     assert shown == [second]
+
+
+def test_an_answer_that_comes_while_its_screen_is_taken_apart_is_dropped(daemon: Daemon) -> None:
+    app = console(daemon.address)
+    answers = []
+
+    async def driving(pilot: Pilot[None]) -> None:
+        screen = JobListScreen(app.session, "jobs")
+        await app.push_screen(screen)
+        await until(pilot, "no such queue")
+        await screen.query_one("#title").remove()
+
+        def show(answer: JobList) -> None:
+            answers.append(answer)
+            screen.show_answers([answer])
+
+        screen.ask("late", lambda: JobList("a:1", []), show)
+        await until_true(pilot, lambda: answers, "the answer")
+        await pilot.press("escape")
+        await until_true(pilot, lambda: app.screen is app.overview, "the table")
+
+    drive(app, driving)
