@@ -295,7 +295,7 @@ def serve(
     def begin() -> None:
         catch_signals(loop, service)
         if not service.is_ready:
-            note(f"reading jobs, all else is served: {where}")
+            note(f"reading the job log; queues and cache are served: {where}")
         service.when_ready(tell_ready)
 
     def tell_ready() -> None:
@@ -338,7 +338,7 @@ def recover(collection: QueueCollection, clock: Clock, note: Callable[[str], Non
     try:
         collection.recover(
             lambda read, found: note(f"recovering: {read} of {found} journals read"),
-            lambda journals: note(f"recovering: journals={journals} are synced before they are served"),
+            lambda journals: note(f"recovering: journals={journals} are being synced before they are served"),
         )
     except OSError as error:
         raise SpoolUnusable(collection.spool, f"cannot be read: {error}") from error

@@ -27,7 +27,7 @@ SPOOL_SUFFIX: Final = ".spool"
 HELP: Final = f"""usage: disque-server [disque.conf] [--directive value ...] ... [--insecure]
 
 Serve jobs to Redis clients, as Disque's server does, by the directives of a disque.conf; see disque-server(1).
-An option is a directive, and counts more than the file:
+Each option is a directive and overrides the file:
 
   disque-server /etc/disque.conf
   disque-server --port 7712 --dir /var/lib/disque --appendonly yes
@@ -105,7 +105,7 @@ def configuration(conf: DisqueConf, *, is_insecure: bool) -> Config:
     except ValueError as error:
         problems.append(conf.problem(b"bind", f"bind: {error}"))
     if not addresses and not problems:
-        problems.append(conf.problem(b"port", "nowhere to listen: set port or unixsocket"))
+        problems.append(conf.problem(b"port", "no address to listen on: set port or unixsocket"))
     if problems:
         raise ConfigError(problems)
     config = Config(

@@ -158,14 +158,14 @@ class QueueClosed(KestrelError):
     """An item was put on a closed queue."""
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"{queue}: closed, takes no more items")
+        super().__init__(f"{queue}: closed; no more items can be put")
 
 
 class LeaseLost(KestrelError):
     """A lease ended before its `with` block succeeded: another consumer may have the item, or have finished it."""
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"{queue}: the lease was over before its block was; make it longer, or give it a heartbeat")
+        super().__init__(f"{queue}: the lease expired before its block ended; use a longer lease or a heartbeat")
 
 
 class TaskUnknown(KestrelError, ValueError):
@@ -213,7 +213,7 @@ class ConnectionLost(KestrelError):
     """A connection ended before the reply: it is unknown whether the server has executed the request."""
 
     def __init__(self, address: str, reason: str) -> None:
-        super().__init__(f"{address} did not answer ({reason}): whether it has done it is unknown")
+        super().__init__(f"{address} did not answer ({reason}); it may have executed the command")
         self.address = address
 
 
@@ -259,14 +259,14 @@ class LeasesUnknown(ServerRefused):
     """A server does not support leases, delays and keys: it is older than its client, or another kind of server."""
 
     def __init__(self, address: str) -> None:
-        super().__init__(address, "it knows no leases, delays or keys: it is older, or imitates a Kestrel (compat)")
+        super().__init__(address, "leases, delays and keys are not supported: it is an older server, or compat is set")
 
 
 class UnknownCommand(ServerRefused):
     """A server does not know the command: it is older than its client, or another kind of server."""
 
     def __init__(self, address: str, command: str) -> None:
-        super().__init__(address, f"it does not know {command}")
+        super().__init__(address, f"unknown command: {command}")
         self.command = command
 
 
@@ -291,26 +291,28 @@ class LockTimeout(KestrelError, TimeoutError):
     """Another client held the lock for the whole timeout. Nothing was done."""
 
     def __init__(self, lock: str) -> None:
-        super().__init__(f"{lock}: held by another for the whole timeout")
+        super().__init__(f"{lock}: held by another client until the time-out")
 
 
 class LockLost(KestrelError):
     """A lock expired while it was held. Writes made under it before that stand; no others were made."""
 
     def __init__(self, lock: str) -> None:
-        super().__init__(f"{lock}: expired while it was held; do less with it, or give it a longer expiry")
+        super().__init__(f"{lock}: expired while it was held; hold it for less time, or use a longer expiry")
 
 
 class ClaimLost(KestrelError):
     """A message was not written: it came after readers had passed its number or given it up."""
 
     def __init__(self, queue: str, number: str) -> None:
-        super().__init__(f"{queue}: number {number} was closed before it was written; write under a new one")
+        super().__init__(
+            f"{queue}: number {number} was closed before its message was written; write it under a new number"
+        )
 
 
 class TooManyWaiting(KestrelError):
     """A queue in memcached has more waiting messages than allowed, or its counters contradict each other."""
 
     def __init__(self, queue: str, waiting: int, most: int) -> None:
-        super().__init__(f"{queue}: {waiting} messages are waiting, more than {most}; is it read?")
+        super().__init__(f"{queue}: {waiting} messages are waiting, more than {most}; check that a reader is running")
         self.waiting = waiting

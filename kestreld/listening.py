@@ -151,7 +151,7 @@ class Ports:
         hosts = list(dict.fromkeys([Address.parse(one.address).host for one in clients if not one.is_unix]))
         hosts = [host for host in hosts if host in ALL_HOSTS] or hosts
         if config.cluster_port is None or not hosts:
-            return [], "cluster.port is null" if config.cluster_port is None else "it has no TCP address for clients"
+            return [], "cluster.port is null" if config.cluster_port is None else "no TCP address for clients is set"
         is_asked_for = "cluster_port" in config.places
         port = _bus_port(config, clients)
         exposed = config.exposed_bus([Address(host, port) for host in hosts])

@@ -69,12 +69,15 @@ def no_more_beats(job: Job, refusal: JobRefused) -> None:
 def acknowledged(job: Job, count: int) -> None:
     """Log a warning if a job was gone when it was acknowledged."""
     if not count:
-        log.warning("%s was gone when it was acknowledged: its TTL was over, or somebody else had done it", job.id)
+        log.warning(
+            "%s no longer existed when it was acknowledged: its TTL had expired, or another worker had acknowledged it",
+            job.id,
+        )
 
 
 def not_given_back(job: Job, problem: KestrelError) -> None:
     """Log that a job could not be given back. The caller raises the job's own failure, which says more."""
-    log.warning("%s is queued again once its retry time is over, as it could not be given back: %s", job.id, problem)
+    log.warning("cannot give back %s, which is queued again after its retry time: %s", job.id, problem)
 
 
 class JobNodes:
@@ -163,7 +166,7 @@ class JobNodes:
             is_most = 2 * count > origins.total() >= MOVE_JOBS_MIN and count >= MOVE_TIMES * here
             if is_most and (wanted := self._addresses.get(top, "")) and wanted not in (address, self._preferred):
                 self._preferred = wanted
-                log.info("moving to %s: %d of %d jobs come from there", wanted, count, origins.total())
+                log.info("switching to node %s: %d of %d jobs come from it", wanted, count, origins.total())
 
     def in_order(self, job_id: bytes, node: str = "") -> list[str]:
         """Return the addresses of all nodes in the order in which to ask them.

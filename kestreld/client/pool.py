@@ -146,7 +146,7 @@ class ServerPool:
         for address, refusal in refusals.items():
             if refusal.is_of_queue and self._without.get(address) != refusal.reason:
                 self._without[address] = refusal.reason
-                _log.warning("%s is left out: %s", address, refusal.reason)
+                _log.warning("skipping server %s: %s", address, refusal.reason)
 
     def _closed_by_us(self) -> ServersAway:
         return ServersAway({server.address: "the cluster is closed" for server in self._servers})

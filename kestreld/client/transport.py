@@ -64,7 +64,10 @@ class Transport:
 
     def after_fork(self) -> None:
         """Close this child's copy of the parent's connection, which ends for the server once no process has it open."""
-        self._has_connected, self._why_closed = True, "it is a connection from before a fork, the parent's"
+        self._has_connected, self._why_closed = (
+            True,
+            "the connection was opened before a fork and belongs to the parent process",
+        )
         self.close()
 
     def close(self) -> None:

@@ -83,7 +83,7 @@ class _Input:
 
     def take(self, size_bytes: int) -> bytes:
         if size_bytes > len(self._data) - self._at:
-            raise Unreadable("it ends too early")
+            raise Unreadable("the message is cut short")
         self._at += size_bytes
         return self._data[self._at - size_bytes : self._at]
 
@@ -96,7 +96,7 @@ class _Input:
     def count(self, most: int) -> int:
         count = int(_COUNT.unpack(self.take(_COUNT.size))[0])
         if count > most:
-            raise Unreadable(f"{count} of what there are {most} at most")
+            raise Unreadable(f"list of {count} entries: the maximum is {most}")
         return count
 
     def ids(self, size_bytes: int, most: int) -> tuple[bytes, ...]:
@@ -104,7 +104,7 @@ class _Input:
 
     def end(self) -> None:
         if self._at != len(self._data):
-            raise Unreadable("something follows it")
+            raise Unreadable("bytes after the end of the message")
 
 
 def _some(data: bytes) -> bytes:
@@ -118,33 +118,33 @@ def _ids(ids: Iterable[bytes]) -> bytes:
 
 def _time(time_ms: int) -> int:
     if time_ms > TIME_MS_MAX:
-        raise Unreadable(f"a time of {time_ms} ms")
+        raise Unreadable(f"time out of range: {time_ms} ms")
     return time_ms
 
 
 def _times(times: int) -> int:
     if times > TIMES_MAX:
-        raise Unreadable(f"a job that was put back {times} times")
+        raise Unreadable(f"count of deliveries out of range: {times}")
     return times
 
 
 def _checked_id(job_id: bytes) -> bytes:
     if not is_job_id(job_id):
-        raise Unreadable("invalid id of a job")
+        raise Unreadable("invalid job id")
     return job_id
 
 
 def _word(source: _Input) -> bytes:
     word = source.some()
     if _WORD.fullmatch(word) is None:
-        raise Unreadable("invalid reason or end of a job")
+        raise Unreadable("invalid reason or outcome of a job")
     return word
 
 
 def _owners(source: _Input) -> tuple[bytes, ...]:
     owners = source.ids(NODE_ID_BYTES, NODES_MAX)
     if not all(map(is_node_id, owners)):
-        raise Unreadable("invalid id of a node")
+        raise Unreadable("invalid node id")
     return owners
 
 
@@ -166,7 +166,7 @@ def _read_gossip_entry(source: _Input) -> GossipEntry:
     node_id, port, bus_port, flags = source.fields(_GOSSIP)
     address = checked_address(source.some(), port, bus_port)
     if address is None or not is_node_id(node_id):
-        raise Unreadable("invalid id or address of a node")
+        raise Unreadable("invalid node id or address")
     return GossipEntry(node_id, address, Flag(flags & _TOLD))
 
 
@@ -260,7 +260,7 @@ def _read_notice(source: _Input) -> Notice:
     bits, job_id, nacks, deliveries, after_ms = source.fields(_NOTICE)
     word, moves = bits & ~_HAS_MOVES, _read_moves(source, bits)
     if word >= len(_WORDS):
-        raise Unreadable(f"word {word} about a job")
+        raise Unreadable(f"unknown notice about a job: {word}")
     return Notice(_WORDS[word], _checked_id(job_id), _times(nacks), _times(deliveries), _time(after_ms), moves)
 
 

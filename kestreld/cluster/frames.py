@@ -46,7 +46,7 @@ _HELLO: Final = struct.Struct(f"<B{NODE_ID_BYTES}s{RUN_ID_BYTES}s{NONCE_BYTES}sH
 _PERSON: Final = b"kestreld bus"
 # First bytes of other protocols that may be sent to the bus by mistake.
 _OTHERS: Final = (
-    (b"Dbu", "an original Disque node: the two cannot be in one cluster"),
+    (b"Dbu", "an original Disque node: it cannot join a cluster of kestrelds"),
     (b"RCm", "a node of a Redis cluster"),
     (b"\x16\x03", "a TLS connection, but TLS of the cluster is off on this node"),
     (b"\x15\x03", "a TLS alert, but TLS of the cluster is off on this node"),
@@ -190,7 +190,7 @@ class LinkProtocol:
                     raise LinkRefused(name)
             raise LinkRefused("not the protocol of the cluster bus")
         if start[2] != VERSION:
-            raise LinkRefused(f"it speaks version {start[2]} of the bus protocol, this node version {VERSION}")
+            raise LinkRefused(f"bus protocol version {start[2]} is not supported; this node uses version {VERSION}")
 
     def _check_head(self, at: int) -> tuple[int, int, int]:
         """Return bytes of the body, kind and `sent_at_ms` of the frame that begins there."""
@@ -206,8 +206,8 @@ class LinkProtocol:
         self._received += 1
         if not hmac.compare_digest(tag, expected):
             if self._secret and self.peer is not None and not self.is_ready:
-                raise LinkRefused("it has another cluster secret: compare the secret files of both nodes")
-            raise LinkRefused("a frame with a wrong checksum")
+                raise LinkRefused("cluster secrets differ: compare the secret files of both nodes")
+            raise LinkRefused("frame checksum does not match")
 
     def _messages(self, body: bytes) -> tuple[tuple[int, bytes], ...]:
         """Return the messages that are complete with this frame."""
@@ -215,7 +215,7 @@ class LinkProtocol:
         at, end = 0, len(body)
         while at < end:
             if at + _RECORD.size > end:
-                raise LinkRefused("a frame whose last message is cut short")
+                raise LinkRefused("the last message of a frame is cut short")
             message_type, size_bytes = _RECORD.unpack_from(body, at)
             at += _RECORD.size
             if size_bytes > end - at:
@@ -276,10 +276,10 @@ def _pack_hello(hello: Hello, nonce: bytes, *, has_secret: bool) -> bytes:
 def _read_hello(body: bytes) -> tuple[Hello, bool]:
     """Return the HELLO, and True if its sender has a secret. Bytes after the known fields are of later versions."""
     if len(body) < _HELLO.size:
-        raise LinkRefused("a HELLO that is too short")
+        raise LinkRefused("HELLO too short")
     has_secret, node_id, run_id, _, port, bus_port, host_bytes = _HELLO.unpack_from(body)
     host = body[_HELLO.size : _HELLO.size + host_bytes]
     address = checked_address(host, port, bus_port) if len(host) == host_bytes else None
     if address is None or not (is_node_id(node_id) and is_node_id(run_id)):
-        raise LinkRefused("a HELLO with an invalid id or address")
+        raise LinkRefused("HELLO with an invalid id or address")
     return Hello(node_id, run_id, address), bool(has_secret & 1)

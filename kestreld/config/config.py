@@ -281,7 +281,7 @@ def exposure_reason(address: Address) -> str:
 def bus_exposure_reason(address: Address, settings: str = "cluster.secret_file or cluster.tls") -> str:
     """Explain why an exposed address of the bus is refused; `settings` are those that prevent it."""
     return (
-        f"{address.host} is reachable from other machines, and nodes would not have to show who they are: set "
+        f"{address.host} is reachable from other machines, and other nodes are not authenticated: set "
         f"{settings}, use a loopback address, or pass --insecure"
     )
 

@@ -109,7 +109,7 @@ class AofImport:
                 yield None
         if reader.torn_at is not None:
             if not self._may_cut:
-                reason = "the last command is cut short, which aof-load-truncated no does not allow"
+                reason = "the last command is cut short, and aof-load-truncated is no"
                 raise JournalCorrupt(reader.path, reader.torn_at, reason)
             left_bytes = reader.bytes_total - reader.torn_at
             self._report(f"{reader.path}: byte {reader.torn_at}: cut short; the last {left_bytes} bytes are left out")
@@ -150,6 +150,6 @@ class AofImport:
         left_out = self.found.count - self.imported
         self._report(
             f"{path}: imported {self.imported} jobs of Disque's"
-            + (f", not {left_out} that have expired or are known" if left_out else "")
+            + (f", not {left_out} that have expired or were imported before" if left_out else "")
             + f"; the file is now {folder}/{name}"
         )

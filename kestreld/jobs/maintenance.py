@@ -300,7 +300,7 @@ class LogMaintenance(Scheduled):
         yield from on_disk(self._engine, journal, writer, (journal.live.number, journal.live.used_bytes))
         self._must_be_sound()
         if writer.rewrite_wanted:
-            raise JournalFailed(journal.folder, "segments are kept, as a sync behind them has failed")
+            raise JournalFailed(journal.folder, "old segments are kept because a sync of newer ones failed")
         journal.count_from(floor)
         outcome: list[OSError | None] = []
         files = self._engine.files

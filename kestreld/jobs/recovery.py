@@ -312,7 +312,7 @@ class JobRecovery:
         buffer = self._files.read_file(one.path)[: one.used_bytes]
         must_be_torn_tail(self._files, state.found, place, buffer, end, is_synced=state.synced_bytes > 0)
         if not self._may_cut:
-            raise JournalCorrupt(one.path, end, "a torn tail, which may not be cut off")
+            raise JournalCorrupt(one.path, end, "torn tail; it cannot be cut off while the log is only read")
         notes, is_cut = cut_torn_tail(self._files, self._clock, state.found, place, buffer, end)
         self.state.notes.extend(notes)
         self.state.is_distrusted = self.state.is_distrusted or not is_cut

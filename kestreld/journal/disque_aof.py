@@ -63,10 +63,10 @@ def read_saved_job(blob: bytes) -> SavedJob:
     except struct.error:
         raise ValueError("the job is cut short") from None
     if length != len(blob) - _LENGTH.size or at + _LENGTH.size + count * NODE_ID_BYTES != len(blob):
-        raise ValueError("the lengths in the job contradict each other")
+        raise ValueError("the job's lengths are inconsistent")
     state &= 15
     if state > JobState.ACKED:
-        raise ValueError(f"the job is in state {state}, which there is not")
+        raise ValueError(f"unknown job state {state}")
     if not _ID.fullmatch(job_id):
         raise ValueError("the job has an invalid id")
     nodes = tuple([blob[first : first + NODE_ID_BYTES] for first in range(at + _LENGTH.size, len(blob), NODE_ID_BYTES)])
@@ -164,7 +164,7 @@ def _command(buffer: bytes, at: int) -> tuple[list[bytes], int]:
         if end + 2 > len(buffer):
             raise _CutShort(end + 2 - begin)
         if buffer[end : end + 2] != b"\r\n":
-            raise ValueError("a word that does not end where it should")
+            raise ValueError("a word is not terminated where its length says")
         words.append(buffer[at:end])
         at = end + 2
     return words, at

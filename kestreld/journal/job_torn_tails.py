@@ -53,7 +53,7 @@ def set_aside(files: FileLayer, clock: Clock, one: FoundJobSegment) -> str:
     """Rename a segment that was not on disk when the power failed, so that it does not count; returns a log line."""
     kept = f"{one.path}{TORN_MARK}{clock.wall_ms}"
     files.rename(one.path, kept)
-    return f"{one.path}: not on disk as a whole when the power went; kept as {kept}"
+    return f"{one.path}: incomplete on disk after a power failure; kept as {kept}"
 
 
 def cut_as_a_start_does(files: FileLayer, clock: Clock, folder: str) -> list[str]:

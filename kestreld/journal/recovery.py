@@ -261,7 +261,7 @@ def _must_be_complete(files: FileLayer, folder: str, found: list[Beginning], mar
         if is_gap and _end_id(files, earlier) < later.segment.first_id:
             raise SegmentsMissing(folder, missing_words(first_missing, last_missing))
         if is_gap and _misses_due(state, earlier, later):
-            words = "which may have said what is held back"
+            words = "and their DUE records may be missing"
             raise RecordsDisagree(folder, 0, f"{missing_words(first_missing, last_missing)}, {words}")
 
 
@@ -388,7 +388,7 @@ class _Replay:
         for number, unknown in self._unknown.items():
             ended = ids_within(self._ended[number], self._held_from, self._first_new)
             if number in self._readers and unknown > ended and self._due.first_id <= self._held_from:
-                words = f"DUE records are missing: items={unknown} are held back, and nothing says which"
+                words = f"DUE records are missing: items={unknown} are delayed or retrying, but their ids are unknown"
                 raise RecordsDisagree(path, 0, words)
 
     def _catch_up(self, next_id: int) -> None:

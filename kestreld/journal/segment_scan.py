@@ -24,7 +24,7 @@ READ_BYTES: Final = 1 << 20
 PAGE_BYTES: Final = 4096
 HEADER_LOOK_BYTES: Final = 512
 CHECKPOINT_LOOK_BYTES: Final = 4096  # a longer one is not corrected
-UNREAD: Final = "the disk cannot read all of it"
+UNREAD: Final = "the disk cannot read the whole file"
 
 
 @dataclass(slots=True)

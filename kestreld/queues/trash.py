@@ -341,7 +341,7 @@ class Trash:
                     for first, last in done.ranges if done.reader == note.reader else ():
                         yield from _forget(due, first, last)
         except JournalCorrupt as problem:
-            self._report(f"{entry.queue}: undo: {problem}; what was held back there is not restored")
+            self._report(f"{entry.queue}: undo: {problem}; its delayed and retrying items are not restored")
         for one in note.ended:
             due.pop(one)
 

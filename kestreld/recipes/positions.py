@@ -76,7 +76,7 @@ class Counter:
             if (after := self.server.incr(self.key, count)) is not None:
                 return after - count
             self.begin(begins)
-        raise CacheRefused(self.server.address, f"{self.key.decode()} was evicted at once, {ATTEMPTS} times")
+        raise CacheRefused(self.server.address, f"{self.key.decode()} was evicted immediately, {ATTEMPTS} times")
 
     def begin(self, begins: Callable[[bytes], None] | None = None) -> None:
         """Begin a new epoch if the counter does not exist. `begins` is called with its first value."""
@@ -94,7 +94,7 @@ class Counter:
         """Return the counter's value. Raises CacheRefused if something else is under its key."""
         text = value[0].rstrip()
         if not text.isdigit():
-            raise CacheRefused(self.server.address, f"{self.key.decode()} is no counter")
+            raise CacheRefused(self.server.address, f"{self.key.decode()} is not a counter")
         return int(text)
 
 

@@ -56,7 +56,7 @@ def test_a_node_with_another_secret_or_none_is_refused_and_both_say_why_once(
         stranger.start()
         try:
             assert stranger.meet(nodes[0]) == b"OK"
-            text = "another cluster secret" if other_secret else "a cluster secret, "
+            text = "cluster secrets differ" if other_secret else "a cluster secret, "
             for node in (nodes[0], stranger):
                 assert "secret file" in node.logged(text)
             until(lambda: stranger.sees([]), "the end of the handshake")
@@ -94,7 +94,7 @@ def test_nodes_with_certificates_of_one_authority_are_a_cluster_and_others_are_r
             try:
                 assert stranger.meet(nodes[0]) == b"OK"
                 nodes[0].logged("link from 127.0.0.1")
-                stranger.logged(f"no node was met at 127.0.0.1:{nodes[0].client_port}")
+                stranger.logged(f"cannot meet a node at 127.0.0.1:{nodes[0].client_port}")
                 until(lambda: stranger.sees([]), "the end of the handshake")  # noqa: B023
             finally:
                 stranger.end()
@@ -154,7 +154,7 @@ def test_a_message_that_cannot_be_read_ends_the_link_and_one_that_is_unknown_doe
         assert link.feed(connection.recv(4096)), "a PONG"
         connection.sendall(link._frame(MESSAGES, b"\x01\x03\x00\x00\x00bad"))
         assert connection.recv(4096) == b""
-        assert "a message of type 1 that cannot be read" in one.logged("cluster bus: link from")
+        assert "a message of type 1 is invalid" in one.logged("cluster bus: link from")
         assert is_up(one)
 
 

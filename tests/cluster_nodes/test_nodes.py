@@ -219,4 +219,4 @@ def test_replies_that_wait_for_the_disk_or_a_resolver_come_as_soon_as_these_have
 def test_who_is_met_in_vain_is_named_in_the_log(tmp_path: Path) -> None:
     with cluster_of(tmp_path, 1) as (one,):
         assert isinstance(one("CLUSTER", "MEET", "127.0.0.1", 9, 9), Status)
-        assert "Connection refused" in one.logged("no node was met at 127.0.0.1:9")
+        assert "Connection refused" in one.logged("cannot meet a node at 127.0.0.1:9")

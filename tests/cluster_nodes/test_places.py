@@ -83,7 +83,7 @@ def test_a_reload_that_would_leave_the_bus_open_to_all_changes_nothing(tmp_path:
     try:
         daemon.config_path.write_text(config)
         daemon.signal(1)
-        assert "nodes would not have to show who they are" in daemon.logged("reload refused")
+        assert "other nodes are not authenticated" in daemon.logged("reload refused")
     finally:
         daemon.kill()
 

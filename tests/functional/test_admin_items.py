@@ -223,7 +223,7 @@ def test_a_lease_is_extended_and_given_back_by_id(daemon: Daemon, connect: Conne
     ("path", "status", "words"),
     [
         ("work/items/1/extend?lease_ms=1000", 409, "item 1 is delayed; it must be leased"),
-        ("work/items/9/cancel", 404, "item 9 is not there, or waits; it must be delayed or retrying"),
+        ("work/items/9/cancel", 404, "item 9 does not exist, or is waiting; it must be delayed or retrying"),
         ("work/items/x/cancel", 400, "expected an item id"),
         ("work/items/1/cancel?journal_id=1", 409, "the queue was deleted, and its ids belong to other items"),
         ("other/items/1/cancel", 404, "no such queue"),

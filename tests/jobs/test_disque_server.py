@@ -121,7 +121,7 @@ def test_a_start_that_cannot_succeed_names_the_reason_and_exits_with_1(tmp_path:
     assert f"{tmp_path}/wrong.conf:3: unknown directive 'bar'" in said
     for arguments, reason in (
         (["gone.conf"], f"{tmp_path}/gone.conf: No such file or directory"),
-        (["--port", "0"], "--port: nowhere to listen: set port or unixsocket"),
+        (["--port", "0"], "--port: no address to listen on: set port or unixsocket"),
         (["--daemonize", "yes"], "--daemonize: daemonize yes is not supported: disque-server stays in the foreground"),
         (["--dir", "nowhere"], f"--dir: dir: {tmp_path}/nowhere is not a directory"),
         (["--port", "1", "surplus"], "--port: invalid value '1 surplus'"),
@@ -212,7 +212,7 @@ def test_a_file_that_is_cut_short_ends_the_start_where_that_is_asked_for(tmp_pat
     (tmp_path / "disque.aof").write_bytes(load(saved_job(1))[:-1])
     code, said = DisqueServer(tmp_path, "--port", str(free_port()), "--aof-load-truncated", "no").fail()
     assert code == 1
-    assert "disque.aof: byte 0: the last command is cut short, which aof-load-truncated no does not allow" in said
+    assert "disque.aof: byte 0: the last command is cut short, and aof-load-truncated is no" in said
     assert (tmp_path / "disque.aof").exists()
 
 

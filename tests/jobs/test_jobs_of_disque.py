@@ -120,5 +120,5 @@ def test_importjob_takes_over_a_saved_job_once(client: RespClient) -> None:
     assert client("ENQUEUE", job_id(1)) == 1
     assert client("GETJOB", "FROM", "mail") == [[b"mail", job_id(1), b"by hand"]]
     assert client("IMPORTJOB", saved_job(2, created_ms=now_ms() - 90_000, ttl_s=60)) == 0
-    assert client("IMPORTJOB", blob[:-1]) == b"ERR the lengths in the job contradict each other"
+    assert client("IMPORTJOB", blob[:-1]) == b"ERR the job's lengths are inconsistent"
     assert client("LOADJOB", blob) == b"ERR LOADJOB is a special command only processed from AOF"

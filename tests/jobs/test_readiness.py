@@ -31,7 +31,9 @@ class WatchedStart(Daemon):
         assert self.process.stderr is not None
         for line in self.process.stderr:
             assert " ready " not in line
-            if found := re.search(r"reading jobs, all else is served: memcache=(\S+) admin=(\S+) disque=(\S+)", line):
+            if found := re.search(
+                r"reading the job log; queues and cache are served: memcache=(\S+) admin=(\S+) disque=(\S+)", line
+            ):
                 self.address, self.admin, self.disque = found.groups()
                 self._look(self)
                 break

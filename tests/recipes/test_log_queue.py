@@ -233,7 +233,7 @@ def test_a_claim_written_too_late_is_refused(servers: Servers) -> None:
     assert reader.get() is None
     clock.advance(HOLE_TIMEOUT_MS)
     assert reader.get() == b"c"
-    with pytest.raises(ClaimLost, match="closed before it was written"):
+    with pytest.raises(ClaimLost, match="closed before its message was written"):
         claim.write(b"b")
     assert log.reader().get_many() == [b"a", b"c"]
 

@@ -203,7 +203,7 @@ def test_a_peer_that_does_not_read_is_crowded_then_given_up_and_delays_nobody() 
     count = QUEUED_BYTES_MAX // CROWDED_BYTES + 2
     sender.turn(*[partial(sender.bus.send, sender.node, large)] * count)
     assert ("broken", THERE) in machines.told[HERE].events
-    assert any("it does not read" in line for line in machines.servers[HERE].log)
+    assert any("the node has stopped reading" in line for line in machines.servers[HERE].log)
     assert not sender.bus.is_crowded(sender.node)
     assert sum(link.queued_bytes for link in sender.bus._links.values()) < CROWDED_BYTES
 

@@ -149,7 +149,7 @@ class Items:
         wanted = (State.LEASED,) if action in ("extend", "give-back") else (State.DELAYED, State.RETRYING)
         state = state_of(reader, one)
         if state not in wanted:
-            is_known = f"is {state}" if state is not None else "is not there, or waits"
+            is_known = f"is {state}" if state is not None else "does not exist, or is waiting"
             raise Refused(409 if state else 404, f"item {one} {is_known}; it must be {' or '.join(wanted)}")
         config, now_ms = reader.config, self._clock.wall_ms
         if action == "cancel":
@@ -159,7 +159,7 @@ class Items:
         elif action == "extend":
             lease_ms = number_in(request, "lease_ms", 1, config.max_lease_ms, 0)
             if not lease_ms:
-                raise Refused(400, "missing parameter: lease_ms, how long the lease is to last from now")
+                raise Refused(400, "missing parameter: lease_ms, the duration of the lease from now")
             reader.extend_lease(one, lease_ms)
         else:
             delay_ms = number_in(request, "delay_ms", 0, config.max_delay_ms, 0)
@@ -171,7 +171,7 @@ class Items:
         """Cancel the item that was put with a key, if it is not due yet. Raises Refused."""
         key = request.rel_url.query.get("key", "").encode("utf-8", "surrogateescape")
         if not key:
-            raise Refused(400, "missing parameter: key, what the item was put with")
+            raise Refused(400, "missing parameter: key, the key of the item")
         reader = self._find(name)
         queue = _running(reader)
         if not reader.cancel(key):
@@ -263,7 +263,7 @@ class _Redrive:
                 self.moved[destination] += 1
                 self.takers.add(self._collection.reader(destination).queue)
             else:
-                self.refused[destination] = "the queue is full, or takes no items now"
+                self.refused[destination] = "the queue is full, or its journal cannot be written"
 
 
 def _running(reader: Reader) -> Queue:
@@ -277,5 +277,5 @@ def _place(text: str) -> Place:
     """Parse the place at which a page ended. Raises Refused."""
     at_ms, _, one = text.partition(".")
     if any(not (word.isascii() and word.isdecimal() and len(word) <= PLACE_DIGITS_MAX) for word in (at_ms, one)):
-        raise Refused(400, "after must be what X-Kestrel-Next of another page says")
+        raise Refused(400, "after must be the X-Kestrel-Next header of an earlier page")
     return int(at_ms), int(one)

@@ -26,7 +26,7 @@ LIMIT_MAX: Final = 1000
 BODY_BYTES_MAX: Final = 4096
 LOOKED_AT_MAX: Final = 200_000  # jobs, for one answer
 STEP_JOBS: Final = 50
-BAD_AFTER: Final = "after must be what next was in the answer before"
+BAD_AFTER: Final = "after must be the next field of the previous reply"
 STATES: Final = {"queued": QUEUED, "active": ACTIVE, "delayed": DELAYED, "copy": COPY}
 _WORDS: Final = {state: word for word, state in STATES.items()}
 

@@ -198,7 +198,7 @@ class ClusterBus(LinkHost):
             return True
         link.figures.messages_lost += 1
         self.complaints.complain(
-            f"message to {link.name}", f"cluster bus: to {link.name}: a message of {len(body)} bytes is not sent"
+            f"message to {link.name}", f"cluster bus: message of {len(body)} bytes to {link.name} not sent: too large"
         )
         return False
 
@@ -214,7 +214,7 @@ class ClusterBus(LinkHost):
                     link.commit_is_over(pending, is_refused=is_refused)
                 link.end_turn()
                 if link.is_full:
-                    reason = f"it does not read: {link.queued_bytes} bytes wait to be sent, and are lost"
+                    reason = f"the node has stopped reading: {link.queued_bytes} unsent bytes dropped"
                     link.end(reason, is_refusal=True)
         if self._due:
             due, self._due = self._due, []
@@ -281,7 +281,7 @@ class ClusterBus(LinkHost):
         waiting = sum([not link.is_ready for link in self._links.values() if isinstance(link, IncomingLink)])
         if self._has_stopped or waiting >= HANDSHAKES_MAX or len(self._incoming) >= LINKS_MAX:
             connection.close()
-            self.complaints.complain("links", "cluster bus: too many connections, the latest is closed")
+            self.complaints.complain("links", "cluster bus: too many connections; closing the newest")
             return
         identity = self.identity
         link = IncomingLink(
@@ -367,7 +367,7 @@ class ClusterBus(LinkHost):
         try:
             message = read(message_type, body)
         except Unreadable as unreadable:
-            raise LinkRefused(f"a message of type {message_type} that cannot be read: {unreadable}") from None
+            raise LinkRefused(f"a message of type {message_type} is invalid: {unreadable}") from None
         if message is None or isinstance(message, Pong) != link.is_caller:
             return  # of a later version; or one that has no meaning in this direction
         if isinstance(link, OutgoingLink):

@@ -307,7 +307,7 @@ class BusLink:
             self.end(str(refused), is_refusal=True)
             return
         except RefusedByPeer as refusal:
-            self.end(f"the other node closes the link: {refusal}", is_refusal=True)
+            self.end(f"closed by the other node: {refusal}", is_refusal=True)
             return
         self._put_output()
         if protocol.is_ready and not was_ready:

@@ -251,7 +251,7 @@ class Clustering(BusEvents):
         for peer in self.bus.peers():
             if not self.table.has(peer.node):
                 if peer.node.flags & Flag.MEET:
-                    self._report(f"cluster: no node was met at {peer.node.address}: {peer.problem or 'no answer'}")
+                    self._report(f"cluster: cannot meet a node at {peer.node.address}: {peer.problem or 'no answer'}")
                 self.bus.forget(peer.node)
         self.bus.look_after()
         self._go_on_ticking()

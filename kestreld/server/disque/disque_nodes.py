@@ -41,12 +41,12 @@ def take_over_nodes(files: FileLayer, spool: str, path: str, report: Callable[[s
             return
         nodes = nodes_of(files.read_file(path)) if files.size_bytes(path) <= FILE_BYTES_MAX else []
         if not nodes:
-            report(f"{path}: names no node as `myself`, and is not used")
+            report(f"{path}: no node is marked `myself`; ignored")
             return
         replace_file(files, others, written(nodes))
         replace_file(files, own, nodes[0].id + b"\n")
     except OSError as error:
         must_be_the_systems(error)
-        report(f"{path}: cannot be taken over: {error.strerror}")
+        report(f"{path}: cannot be imported: {error.strerror}")
         return
     report(f"{path}: this node is the Disque {nodes[0].id.decode()}; other nodes that it knows: {len(nodes) - 1}")

@@ -58,7 +58,7 @@ class NodeIdFile:
 
     def _looked_after(self, problem: str) -> None:
         if problem and not self._was_refused:
-            self._report(f"{self.path}: {problem}; the node has another id after a restart, unless this is mended")
+            self._report(f"{self.path}: {problem}; the node will have a new id after a restart")
         self._was_refused = bool(problem)
 
     def change(self, node_id: bytes, done: Done) -> None:

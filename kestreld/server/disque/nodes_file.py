@@ -90,11 +90,11 @@ class NodesFile:
             return []
         nodes, is_sound = parsed(content)
         if not is_sound:
-            advice = "what can be read of it is used; CLUSTER MEET brings back what is missing"
+            advice = "the readable entries are used; add missing nodes with CLUSTER MEET"
             self._report(f"{self.path}: damaged: {advice}")
         if any(node.id != self._table.myself.id for node in nodes if node.flags & Flag.MYSELF):
             # A reset that was interrupted, or the file of another node.
-            self._report(f"{self.path}: belongs to a node with another id, and is ignored")
+            self._report(f"{self.path}: written by a node with another id; ignored")
             return []
         if is_sound:
             self._on_disk = content

@@ -158,7 +158,7 @@ class JobsPart(Part):
             elif was_controlled:  # the queues are restored once
                 node.set(b"aof-enqueue-jobs-once", b"no")
                 if problem := node.save_settings():
-                    report(f"aof-enqueue-jobs-once is no again, but not saved: {problem}")
+                    report(f"aof-enqueue-jobs-once was reset to no, but cannot be saved: {problem}")
             self.is_ready = True
             self._service.part_is_ready()
 

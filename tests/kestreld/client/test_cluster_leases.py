@@ -103,6 +103,6 @@ def test_a_server_that_knows_no_leases_loses_nothing() -> None:
     with (
         scripted_peer([Exchange(b"touch work/0 0\r\n", b"ERROR\r\n")]) as peer,
         KestrelCluster([peer.address]) as old,
-        pytest.raises(ServerRefused, match="knows no leases, delays or keys"),
+        pytest.raises(ServerRefused, match="leases, delays and keys are not supported"),
     ):
         old.queue("work").lease(1)

@@ -476,7 +476,7 @@ def test_a_torn_tail_that_may_not_be_cut_off_stops_the_log_and_stays(engine: Job
     engine.storage.load(engine._loaded, may_cut=False)
     engine.work_until(lambda: engine.problem is not None)
     assert engine.problem is not None
-    assert "may not be cut off" in engine.problem
+    assert "cannot be cut off" in engine.problem
     assert path.read_bytes() == before
 
 

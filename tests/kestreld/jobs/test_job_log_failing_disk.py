@@ -387,7 +387,7 @@ def test_a_gap_before_segments_of_which_nothing_was_ever_on_disk_ends_the_log(tm
     files.mend()
     engine.crash()
     assert engine.problem == ""
-    assert any(f"{segments[2]}: not on disk as a whole" in line for line in engine.log)
+    assert any(f"{segments[2]}: incomplete on disk" in line for line in engine.log)
     engine.add()
     engine.settle()
     said = engine.said()

@@ -328,7 +328,7 @@ def test_where_the_last_pages_cannot_be_read_jobs_may_be_lost(tmp_path: Path) ->
     engine.files.die()
     report = repaired(path.parent, BadDisk(path.name, 1))
     (damage,) = report.damages
-    assert damage.startswith(f"{path}: byte {PAGE_BYTES}: the disk cannot read all of it; ")
+    assert damage.startswith(f"{path}: byte {PAGE_BYTES}: the disk cannot read the whole file; ")
     assert damage.endswith("jobs in them may be lost")
     assert len(loaded(path.parent)) == report.jobs == 2
 

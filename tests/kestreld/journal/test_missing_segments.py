@@ -215,7 +215,7 @@ def test_a_segment_without_items_is_missed_where_it_may_say_what_is_held_back(tm
     engine.abandon()
     engine.segments(WORK)[-2].unlink()
     problem = Engine(tmp_path, QuickFiles()).collection.broken[WORK]
-    assert problem.reason == "segments 2 to 3 are missing, which may have said what is held back"
+    assert problem.reason == "segments 2 to 3 are missing, and their DUE records may be missing"
     assert findings(engine) == [f"work.journal: {problem.reason}"]
     assert len(repair(QuickFiles(), FakeClock(), str(folder(engine))).damages) == 1
     again = Engine(tmp_path, QuickFiles())

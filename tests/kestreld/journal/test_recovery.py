@@ -368,7 +368,7 @@ def test_a_segment_that_only_says_what_is_held_back_stops_the_queue_where_it_is_
         assert Planted({**history.files, name: damaged}).stopped
     engine = Planted({other: data for other, data in history.files.items() if other != name})
     assert engine.stopped
-    assert "DUE records are missing: items=1 are held back, and nothing says which" in engine.log[0]
+    assert "DUE records are missing: items=1 are delayed or retrying, but their ids are unknown" in engine.log[0]
 
 
 @histories

@@ -342,7 +342,7 @@ def test_where_the_last_pages_cannot_be_read_the_report_says_from_which_item_on(
     disk = BadBlocks()
     disk.bad, disk.start = with_items(disk), 8192
     (damage,) = repair(disk, FakeClock(), f"{SPOOL}/q.journal").damages
-    assert str(damage).endswith("the disk cannot read all of it; lost: item 15; items from 16 on may be lost")
+    assert str(damage).endswith("the disk cannot read the whole file; lost: item 15; items from 16 on may be lost")
     again = Engine(SPOOL, disk)
     assert again.reader("q").queue.next_id > 41, "no id is given out again"
     assert len(again.drain("q")) == 14

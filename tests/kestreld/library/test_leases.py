@@ -211,7 +211,7 @@ def test_what_a_block_has_done_with_its_lease_is_not_done_again(queue: Persisten
 
 def test_a_block_that_is_done_too_late_says_so(queue: PersistentQueue) -> None:
     queue.add(b"1")
-    with pytest.raises(LeaseLost, match="work: the lease was over"), lease_of(queue, 0.001):
+    with pytest.raises(LeaseLost, match="work: the lease expired"), lease_of(queue, 0.001):
         assert next_in_time(queue) == b"1"
 
 

@@ -41,7 +41,7 @@ def test_put_nowait_and_get_nowait_raise_full_and_empty(kind: Kind) -> None:
 def test_put_nowait_on_a_closed_queue_says_that_it_is_closed(queue: Memory) -> None:
     queue.put("kept")
     queue.close()
-    with pytest.raises(QueueClosed, match="closed, takes no more items"):
+    with pytest.raises(QueueClosed, match="closed; no more items can be put"):
         queue.put_nowait("late")
     assert queue.get_nowait() == "kept"
     with pytest.raises(standard.Empty):

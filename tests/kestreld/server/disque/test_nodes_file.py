@@ -92,14 +92,14 @@ def test_a_damaged_file_is_told_and_read_as_far_as_it_goes(tmp_path: Path) -> No
     path = tmp_path / ".jobs.nodes"
     path.write_bytes(path.read_bytes().replace(b" 7711 17711 -\n" + C, b" 7711 x -\n" + C))
     assert [one.id for one in file_in(tmp_path, table(), log).read()] == [A, C]
-    assert "damaged: what can be read of it is used" in log[0]
+    assert "damaged: the readable entries are used" in log[0]
 
 
 def test_a_file_of_another_node_is_told_and_not_used(tmp_path: Path) -> None:
     log: list[str] = []
     file_in(tmp_path, table(node(B)), log).changed()
     assert file_in(tmp_path, table(myself=C), log).read() == []
-    assert "belongs to a node with another id" in log[0]
+    assert "written by a node with another id" in log[0]
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
