@@ -20,7 +20,7 @@ from kestreld import __version__
 EXIT_CODES: Final = f"\b\nExit codes:\n{table_of(COMMON)}\n\n\b\nAll of them: kestrelctl help exit-codes"
 HELP: Final = """Use and operate kestreld, or an old Kestrel, from a shell.
 
-Data goes to stdout and words to stderr. `kestrelctl VERB -h` explains a verb.
+Data goes to stdout, messages to stderr. `kestrelctl VERB -h` explains a verb.
 
     kestrelctl put work 'hello'
 

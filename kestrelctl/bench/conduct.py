@@ -119,7 +119,7 @@ def _delete(queues: list[bytes], conditions: Conditions) -> None:
         for queue in queues:
             client.delete_queue(queue)
     except Failure as failure:
-        say(f"{text(queue)} stays behind: {failure.words}")
+        say(f"cannot delete {text(queue)}: {failure.words}")
     finally:
         client.close()
 

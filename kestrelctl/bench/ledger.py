@@ -151,7 +151,7 @@ class Ledger:
         place = number * self._destinations + destination
         if written.arrivals[place]:
             self._doubled += 1
-            self._note_bad(f"writer {writer} item {number}, which came again")
+            self._note_bad(f"writer {writer} item {number} was delivered again")
             written.arrivals[place] = min(written.arrivals[place] + 1, ARRIVALS_MAX)
             return written.due_ns[number]
         written.arrivals[place] = 1
@@ -161,7 +161,7 @@ class Ledger:
         written.last[destination] = max(written.last[destination], number)
         if self._last.get((reader, writer), written.last_of_old_readers[destination]) > number:
             self._unordered += 1
-            self._note_bad(f"writer {writer} item {number}, which came late")
+            self._note_bad(f"writer {writer} item {number} was delivered out of order")
         else:
             self._last[reader, writer] = number
         return written.due_ns[number]
@@ -191,7 +191,7 @@ class Ledger:
             if answer == REFUSED
         )
         if ghosts:
-            self._note_bad("one that was refused")
+            self._note_bad("a delivered item whose put was refused")
         return DeliveryResult(
             stored=self.stored,
             arrived=self.arrived,
@@ -214,12 +214,12 @@ class Ledger:
             first = _dropped(written) if drops_oldest else 0
             for number in range(first, len(written.answers)):
                 if written.answers[number] == STORED and self._absent(written, number):
-                    yield f"writer {writer} item {number}, which is not there"
+                    yield f"writer {writer} item {number} is missing"
 
     def _not_readable(self, item: bytes) -> None:
         if self._maker.is_ours(item):
             self._damaged += 1
-            self._note_bad(f"an item that begins {item[:24]!r}")
+            self._note_bad(f"an item starting with {item[:24]!r}")
         else:
             self._strangers += 1
 

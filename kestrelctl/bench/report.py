@@ -99,9 +99,9 @@ def read_old(path: str, test: LoadTest) -> dict[str, Any]:
     except OSError as error:
         raise Failure(ExitCode.IO, f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
     except ValueError as error:
-        raise Failure(ExitCode.USAGE, f"{path} is not what bench -o json prints: {error}") from error
+        raise Failure(ExitCode.USAGE, f"{path} is not a result printed by bench -o json: {error}") from error
     if not isinstance(old, dict) or not {"test", "options", "ops_s", "latency"} <= old.keys():
-        raise Failure(ExitCode.USAGE, f"{path} is not what bench -o json prints")
+        raise Failure(ExitCode.USAGE, f"{path} is not a result printed by bench -o json")
     if old["test"] != test.name:
         raise Failure(ExitCode.USAGE, f"{path} is a run of {old['test']}, not of {test.name}")
     different = [name for name, value in _options(test).items() if old["options"].get(name, value) != value]

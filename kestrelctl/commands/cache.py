@@ -78,7 +78,7 @@ def cache_add(
     Exit 1 when it has one, 77 when the value is larger than cache_item_size_max.
     """
     if not remote.client().add(os.fsencode(name), _value(data), expiry_s(expire), flags):
-        raise Failure(ExitCode.NEGATIVE, f"{name} has a value already")
+        raise Failure(ExitCode.NEGATIVE, f"{name} already has a value")
     remark(f"stored {name}")
 
 
@@ -127,12 +127,13 @@ def cache_stats(
     output: Output,
     remote: RemoteCache,
     group: Annotated[
-        str, argument(metavar="[items|settings]", help="These instead of the general ones.", show_default=False)
+        str,
+        argument(metavar="[items|settings]", help="Print these instead of the general statistics.", show_default=False),
     ] = "",
 ) -> None:
     """Print the figures of a cache, under memcached's names."""
     if group not in ("", "items", "settings"):
-        raise bad_value(f"{group!r} is not a group of figures: write items or settings")
+        raise bad_value(f"{group!r} is not a group of statistics: use items or settings")
     output.write_record(remote.client().stats(group.encode()))
 
 

@@ -38,7 +38,7 @@ def cluster_meet(
     ],
     remote: RemoteJobs,
     wait: Annotated[
-        str, option("--wait", metavar="SPAN", help="Wait so long for all nodes to agree; 0: do not.")
+        str, option("--wait", metavar="SPAN", help="Wait up to this long for all nodes to agree; 0: do not wait.")
     ] = "30s",
 ) -> None:
     """Add nodes to the cluster of a node, and wait until all nodes know and reach each other.
@@ -95,7 +95,7 @@ def cluster_forget(
     words: Annotated[
         str,
         argument(
-            metavar="ID|HOST:PORT", help="The node: its id, the beginning of it, or its address.", show_default=False
+            metavar="ID|HOST:PORT", help="The node: its id, a prefix of the id, or its address.", show_default=False
         ),
     ],
     remote: RemoteJobs,
@@ -126,7 +126,7 @@ def cluster_forget(
     save(nodes, view)
     failures.pop(nodes.way_to(member), None)
     for failure in failures.values():
-        say(f"not told: {failure.words}")
+        say(f"not removed from: {failure.words}")
     remark(f"{counted(told, 'node')} {'has' if told == 1 else 'have'} forgotten {shown}")
     if view.view(member.id) is not None:
         remark(f"it still runs: stop it, or have it forget the others with CLUSTER RESET at {member.address}")
@@ -153,16 +153,16 @@ def cluster_leaving(
         Leaving,
         argument(
             metavar="[yes|no|state]",
-            help="yes: it takes no jobs any more; no: it stays; state: only print it.",
+            help="yes: take no more jobs; no: stay; state: only print the state.",
             show_default=False,
         ),
     ] = Leaving.STATE,
     hand_over: Annotated[
-        bool, option("--hand-over", help="Have it move its jobs to the others, instead of waiting for workers.")
+        bool, option("--hand-over", help="Move its jobs to the other nodes instead of waiting for workers.")
     ] = False,
     wait: Annotated[
         int | None,
-        option("--wait", metavar="SPAN", parser=duration_ms, help="Wait so long for it to have no jobs left."),
+        option("--wait", metavar="SPAN", parser=duration_ms, help="Wait up to this long until it has no jobs left."),
     ] = None,
 ) -> None:
     """Have a node leave the cluster, or stay, and print its state.

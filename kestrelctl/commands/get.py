@@ -33,7 +33,7 @@ def get(
         option(
             metavar="SPAN",
             parser=span_ms,
-            help="Lease the item for so long; with --exec the lease is extended while CMD runs.",
+            help="Lease the item for this long; with --exec the lease is extended while CMD runs.",
         ),
     ] = None,
     empty_ok: EmptyOkOption = False,

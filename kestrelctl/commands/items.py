@@ -54,4 +54,4 @@ def items(
     columns = COLUMNS if state is None else COLUMNS_OF[state]
     if not write_items(chosen if all_of_them else islice(chosen, limit), output.layout, columns):
         is_all = grep is None and not offset and state is None
-        raise Failure(ExitCode.NEGATIVE, f"{queue} is empty" if is_all else "no such item")
+        raise Failure(ExitCode.NEGATIVE, f"{queue} is empty" if is_all else f"no matching item in {queue}")

@@ -33,7 +33,7 @@ T = TypeVar("T")
 ROUND_S: Final = 0.1
 
 AllNodesOption = Annotated[
-    bool, option("--all-nodes", help="At every node of the cluster that can be reached; exit 69 if one cannot.")
+    bool, option("--all-nodes", help="Run on every node of the cluster; exit 69 if one cannot be reached.")
 ]
 
 
@@ -102,7 +102,7 @@ def jobs_scan(
     found = client.scan(lambda cursor: commands.jscan(cursor, names, chosen))
     rows = (shown_record(shown, output.layout) for shown in islice(found, limit))
     if not output.write_rows(rows, SCAN_COLUMNS):
-        raise Failure(ExitCode.NEGATIVE, "there are no such jobs")
+        raise Failure(ExitCode.NEGATIVE, "no matching jobs")
 
 
 def jobs_peek(
@@ -110,8 +110,8 @@ def jobs_peek(
     output: Output,
     remote: RemoteJobs,
     number: Annotated[int, option("-n", min=1, metavar="N", help="Print up to N jobs.")] = 10,
-    newest: Annotated[bool, option("--newest", help="The newest first, instead of the oldest.")] = False,
-    origin: Annotated[bool, option("--origin", help="Of dead letters: where they come from, and why.")] = False,
+    newest: Annotated[bool, option("--newest", help="Print the newest first instead of the oldest.")] = False,
+    origin: Annotated[bool, option("--origin", help="For dead letters: print their origin and reason, too.")] = False,
 ) -> None:
     """Print the jobs of a queue that are to be delivered next. They stay where they are.
 
@@ -129,7 +129,7 @@ def jobs_dead(
     name: JobQueueArgument,
     output: Output,
     remote: RemoteJobs,
-    number: Annotated[int, option("-n", min=1, metavar="N", help="Look at up to N jobs, the oldest first.")] = 100,
+    number: Annotated[int, option("-n", min=1, metavar="N", help="Show up to N jobs, oldest first.")] = 100,
 ) -> None:
     """List the dead letters of a queue: where each comes from and why, how often it failed, when it was put first.
 
@@ -191,7 +191,9 @@ def jobs_redrive(
     name: JobQueueArgument,
     answer: Answer,
     remote: RemoteJobs,
-    most: Annotated[int | None, option("--max", metavar="N", min=1, help="At most so many, the oldest first.")] = None,
+    most: Annotated[
+        int | None, option("--max", metavar="N", min=1, help="Send back at most this many, oldest first.")
+    ] = None,
     yes: YesOption = False,
     all_nodes: AllNodesOption = False,
 ) -> None:
@@ -245,7 +247,7 @@ def _ask(remote: RemoteJobs, command: "JobCommand[T]", *, all_nodes: bool) -> tu
     answers = nodes.ask_each([one.address for one in view.nodes], lambda client: client.ask(command)).values()
     failures = [*view.failures.values(), *[answer for answer in answers if isinstance(answer, Failure)]]
     for failure in failures:
-        say(f"not asked: {failure.words}")
+        say(f"node left out: {failure.words}")
     found = [answer for answer in answers if not isinstance(answer, Failure)]
     return found, Failure(ExitCode.UNREACHABLE, "") if failures else None
 
@@ -254,7 +256,7 @@ def jobs_restart(
     remote: RemoteJobs,
     wait: Annotated[
         int | None,
-        option("--wait", metavar="SPAN", parser=duration_ms, help="Wait so long for it to serve jobs again."),
+        option("--wait", metavar="SPAN", parser=duration_ms, help="Wait up to this long until it serves jobs again."),
     ] = None,
     yes: YesOption = False,
 ) -> None:

@@ -58,11 +58,13 @@ def jobs_add(
         int | None,
         option(metavar="SPAN", parser=whole_seconds, help="Queue it again after this unless acknowledged; 0 = never."),
     ] = None,
-    retries: Annotated[int | None, option(metavar="N", min=0, help="How often, before it is a dead letter.")] = None,
+    retries: Annotated[
+        int | None, option(metavar="N", min=0, help="Number of retries before it becomes a dead letter.")
+    ] = None,
     maxlen: Annotated[int | None, option(metavar="N", min=1, help="Refuse it if the queue has N jobs or more.")] = None,
     replicate: Annotated[
         int | None,
-        option(metavar="N", min=1, help="On how many nodes of a cluster it has to be before its id is printed."),
+        option(metavar="N", min=1, help="Number of nodes that must hold it before its id is printed."),
     ] = None,
     own_id: Annotated[
         str, option("--id", metavar="KEY", help="Add it once, even if it is added again with this key.")
@@ -107,13 +109,16 @@ def jobs_add(
 
 def jobs_get(
     names: Annotated[
-        list[str], argument(metavar="NAME...", help="The queues of jobs, the first goes first.", show_default=False)
+        list[str],
+        argument(
+            metavar="NAME...", help="The queues of jobs, by priority: the first is emptied first.", show_default=False
+        ),
     ],
     output: Output,
     remote: RemoteJobs,
     number: Annotated[int, option("-n", min=1, metavar="N", help="Fetch up to N jobs.")] = 1,
     wait: WaitOption = None,
-    match: Annotated[bool, option("--match", help="The names are patterns: mail.*")] = False,
+    match: Annotated[bool, option("--match", help="Treat the names as patterns: mail.*")] = False,
     is_acknowledged: Annotated[bool, option("--ack", help="Acknowledge the jobs once they are written.")] = False,
     raw: Annotated[bool, option("--raw", help="Write the bodies and nothing else; requires --ack.")] = False,
     command: Annotated[
@@ -143,13 +148,14 @@ def jobs_get(
     client = remote.client()
     queues = [os.fsencode(name) for name in names]
     if command is not None:
-        _work(client, commands.get(queues, 1, wait or 0, is_pattern=match), command, number, empty_ok=empty_ok)
+        fetch = commands.get(queues, 1, wait or 0, is_pattern=match)
+        _work(client, queues, fetch, command, number, empty_ok=empty_ok)
         return
     found = client.ask(commands.get(queues, number, wait or 0, is_pattern=match))
     if not found:
         if empty_ok:
             return
-        raise _no_job(waited=bool(wait))
+        raise _no_job(queues, waited=bool(wait))
     if raw:
         for job in found:
             write_data(job.body)
@@ -160,7 +166,15 @@ def jobs_get(
         client.ask(commands.ack(found))
 
 
-def _work(client: "JobsClient", fetch: JobCommand[list[Job]], command: str, number: int, *, empty_ok: bool) -> None:
+def _work(
+    client: "JobsClient",
+    queues: list[bytes],
+    fetch: JobCommand[list[Job]],
+    command: str,
+    number: int,
+    *,
+    empty_ok: bool,
+) -> None:
     from kestrelctl.items.job_work import work_on
 
     for done in range(number):
@@ -168,12 +182,13 @@ def _work(client: "JobsClient", fetch: JobCommand[list[Job]], command: str, numb
         if not found:
             if done or empty_ok:
                 return
-            raise _no_job(waited=bool(fetch.wait_ms))
+            raise _no_job(queues, waited=bool(fetch.wait_ms))
         work_on(client, found[0], command)
 
 
-def _no_job(*, waited: bool) -> Failure:
-    return Failure(ExitCode.WAIT_EXPIRED if waited else ExitCode.NEGATIVE, "there is no job")
+def _no_job(queues: list[bytes], *, waited: bool) -> Failure:
+    shown = ", ".join(map(os.fsdecode, queues))
+    return Failure(ExitCode.WAIT_EXPIRED if waited else ExitCode.NEGATIVE, f"no job in {shown}")
 
 
 def jobs_ack(ids: IdsArgument, remote: RemoteJobs) -> None:
@@ -211,7 +226,7 @@ def jobs_enqueue(ids: IdsArgument, remote: RemoteJobs) -> None:
 
     Exit 1 when one of them was not there, or was queued already.
     """
-    _end_each(remote, ids, commands.enqueue, "queued", "were not there, or were queued already")
+    _end_each(remote, ids, commands.enqueue, "queued", "do not exist, or were already queued")
 
 
 def jobs_dequeue(ids: IdsArgument, remote: RemoteJobs) -> None:
@@ -219,7 +234,7 @@ def jobs_dequeue(ids: IdsArgument, remote: RemoteJobs) -> None:
 
     Exit 1 when one of them was not there, or was not queued.
     """
-    _end_each(remote, ids, commands.dequeue, "taken out", "were not there, or were not queued")
+    _end_each(remote, ids, commands.dequeue, "taken out", "do not exist, or were not queued")
 
 
 def jobs_delete(ids: IdsArgument, remote: RemoteJobs) -> None:
@@ -235,7 +250,7 @@ def _end_each(
     words: Sequence[str],
     command: Callable[[Sequence[str]], JobCommand[int]],
     what: str,
-    why_not: str = "were not there",
+    why_not: str = "do not exist",
 ) -> None:
     ids = _ids(words)
     count = remote.client().ask(command(ids))
@@ -251,7 +266,7 @@ def _ids(words: Sequence[str]) -> list[str]:
         raise bad_value("give ids, or - alone for those on stdin")
     found = b"".join(read_chunks(STDIN, "standard input")).split()
     if not found:
-        raise Failure(ExitCode.NEGATIVE, "there are no ids on stdin")
+        raise Failure(ExitCode.NEGATIVE, "no job ids on stdin")
     return [os.fsdecode(job_id) for job_id in found]
 
 
@@ -295,4 +310,4 @@ def jobs_wait(
         if (end := client.ask(commands.wait(job_id, wait_ms))) is not None:
             answer.write({"end": end, "id": job_id})
             return
-    raise Failure(ExitCode.WAIT_EXPIRED, f"{job_id} is still there")
+    raise Failure(ExitCode.WAIT_EXPIRED, f"{job_id} still exists")

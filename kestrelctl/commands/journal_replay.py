@@ -52,10 +52,10 @@ def journal_replay(
     archive: ArchiveOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    after: Annotated[int, typer.Option(metavar="ID", help="Only items behind this one.", show_default=False)] = 0,
+    after: Annotated[int, typer.Option(metavar="ID", help="Only items after this id.", show_default=False)] = 0,
     grep: Annotated[
         re.Pattern[bytes] | None,
-        typer.Option(metavar="RE", parser=pattern, help="Only items with something like this in their data."),
+        typer.Option(metavar="RE", parser=pattern, help="Only items whose data matches this regular expression."),
     ] = None,
     speed: Annotated[
         float, typer.Option(metavar="1x|max", parser=_speed, help="Speed relative to the original: 1x.")

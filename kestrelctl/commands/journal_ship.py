@@ -20,7 +20,7 @@ def journal_ship(
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete each segment of an archive once its copy has been verified.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only what has a problem.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only files with problems.")] = False,
 ) -> None:
     """Copy closed segments to object storage that speaks S3, in the layout of an archive.
 

@@ -32,21 +32,19 @@ PlaceArgument = Annotated[
 OneQueueArgument = Annotated[
     str | None, typer.Argument(metavar="QUEUE", help="Only this queue's journal.", show_default=False)
 ]
-RepairOption = Annotated[
-    bool, typer.Option("--repair", help="Build damaged journals anew. The server must be stopped.")
-]
+RepairOption = Annotated[bool, typer.Option("--repair", help="Rebuild damaged journals. The server must be stopped.")]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="With --repair: say what it would find, and change nothing.")
+    bool, typer.Option("--dry-run", help="With --repair: print what would be repaired; change nothing.")
 ]
 StateOption = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Remember there what is whole; do not read it again while it is unchanged."),
+    typer.Option(metavar="FILE", help="State file: skip files that were intact and have not changed since."),
 ]
 WrittenSinceOption = Annotated[
     int | None,
     typer.Option(metavar="SPAN", parser=duration_ms, help="Only files written to within this time: 24h."),
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what has a finding.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only files with findings.")]
 VerifyFormatOption = Annotated[
     VerifyFormat | None,
     typer.Option("--output", "-o", help="Default: table on a terminal, tsv elsewhere.", show_default=False),
@@ -89,7 +87,7 @@ def journal_verify(
     be repaired (with --dry-run: one is damaged), 75 a kestreld holds the spool.
     """
     if dry_run and not repair:
-        raise typer.BadParameter("--dry-run goes with --repair")
+        raise typer.BadParameter("--dry-run requires --repair")
     if repair and (state is not None or since is not None or output == VerifyFormat.NAGIOS):
         raise typer.BadParameter("--repair reads everything: leave out --state, --since and -o nagios")
     # The journal's code is of no use to the other verbs.

@@ -62,10 +62,10 @@ def lease_give_back(
         int | None, option(metavar="SPAN", parser=duration_ms, help="Deliver it after this, and not before: 5s, 10m.")
     ] = None,
     failed: Annotated[
-        bool, option("--failed", help="It has failed: this counts, and it waits as retry_delays of the queue say.")
+        bool, option("--failed", help="Count a failure; the item waits as set by the queue's retry_delays.")
     ] = False,
     reason: Annotated[
-        str, option(metavar="TEXT", help="With --failed: why, in at most 200 bytes, for `items` and `dead`.")
+        str, option(metavar="TEXT", help="With --failed: the reason (at most 200 bytes), shown by `items` and `dead`.")
     ] = "",
 ) -> None:
     """Give a leased item back: it is delivered again, before what waits.
@@ -76,7 +76,7 @@ def lease_give_back(
         raise Failure(ExitCode.USAGE, "--failed and --delay are mutually exclusive: retry_delays of the queue say when")
 
     if reason and not failed:
-        raise Failure(ExitCode.USAGE, "--reason says why an item has failed: it requires --failed")
+        raise Failure(ExitCode.USAGE, "--reason is the reason of a failure: it requires --failed")
     if reason and (problem := reason_problem(reason)):
         raise Failure(ExitCode.USAGE, f"--reason needs a text that {problem}")
 
@@ -97,5 +97,5 @@ def _change(remote: Remote, queue: str, token: int, change: "Callable[[KestrelCl
         return change(client) or None
 
     if remote.cluster().first(at, 0) is None:
-        words = f"{queue} has no item leased with the token {token}: it is done, or somebody else has got it"
+        words = f"{queue} has no item leased with the token {token}: it was confirmed, or its lease has ended"
         raise Failure(ExitCode.NEGATIVE, words)

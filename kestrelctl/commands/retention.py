@@ -59,4 +59,6 @@ def retention_simulate(
     found, unseen = simulate(JournalLocation.of(spool, archive), queue, limits, since, until_ms)
     output.write_record(found)
     if unseen:
-        remark(f"items={unseen} waited when the journal on disk begins, and are left out; --archive may have them")
+        remark(
+            f"items={unseen} are left out: they were put before the first record on disk; use --archive to include them"
+        )

@@ -70,7 +70,7 @@ def verify(
     queue: QueueOption = None,
     state: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Remember there what is whole; do not read it again while it is unchanged."),
+        typer.Option(metavar="FILE", help="State file: skip files that were intact and have not changed since."),
     ] = None,
 ) -> None:
     """Check every record of every journal under the paths, in parallel; prints a line for each finding.
@@ -92,7 +92,7 @@ def report(
         int, typer.Option(metavar="SPAN", parser=whole_seconds, help="Time between two points; 0 = as fits a plot.")
     ] = "0",  # type: ignore[assignment]
     state: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Keep what is read there, and read only what is new.")
+        str | None, typer.Option(metavar="DIR", help="State folder: keep results there and read only new records.")
     ] = None,
 ) -> None:
     """Analyse load, waits and backlog of every queue: report.html and Parquet tables in DIR.
@@ -113,10 +113,8 @@ def convert(
     since: SinceOption = None,
     until: UntilOption = None,
     values: Annotated[bool, typer.Option("--values", help="Include the items' data.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in DIR.")] = False,
-    state: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Remember there what is read, and add only what is new to DIR.")
-    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the contents of DIR.")] = False,
+    state: Annotated[str | None, typer.Option(metavar="FILE", help="State file: add only new records to DIR.")] = None,
 ) -> None:
     """Write journals as Parquet files in DIR, a row for each thing that happened to an item.
 
@@ -135,10 +133,12 @@ def compare(
     before: Annotated[
         str, typer.Option(metavar="PERIOD|DIR", help="SINCE..UNTIL, or the folder of a report.", show_default=False)
     ],
-    after: Annotated[str, typer.Option(metavar="PERIOD|DIR", help="What to compare it with.", show_default=False)],
+    after: Annotated[
+        str, typer.Option(metavar="PERIOD|DIR", help="The period or report to compare it with.", show_default=False)
+    ],
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SPOOL|FILE", help="The journals, where a period is given.", show_default=False),
+        typer.Argument(metavar="SPOOL|FILE", help="The journals, if a period is given.", show_default=False),
     ] = None,
     to: Annotated[str | None, typer.Option(metavar="DIR", help="For compare.html and a Parquet table.")] = None,
     queue: QueueOption = None,
@@ -158,13 +158,13 @@ def ingest(
     to: TargetOption,
     reader: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose place on the queues to use.", show_default=False),
+        typer.Option(metavar="NAME", help="The reader whose position to use.", show_default=False),
     ] = None,
     file_format: Annotated[
-        FileFormat, typer.Option("--format", help="Of what is in DIR; delta needs pip install delta-spark.")
+        FileFormat, typer.Option("--format", help="Format of DIR; delta needs pip install delta-spark.")
     ] = FileFormat.PARQUET,
     every: Annotated[
-        int, typer.Option(metavar="SPAN", parser=whole_seconds, help="Go on, with a batch so often; 0 = once.")
+        int, typer.Option(metavar="SPAN", parser=whole_seconds, help="Keep running, with a batch this often; 0 = once.")
     ] = "0",  # type: ignore[assignment]
     option: OptionOption = None,
 ) -> None:
@@ -195,7 +195,7 @@ def replay(
     expired: Annotated[bool, typer.Option("--expired", help="Include expired items.")] = False,
     dedup_key: Annotated[bool, typer.Option("--dedup-key", help="Items begin with a key and a newline.")] = False,
     state: Annotated[
-        str | None, typer.Option(metavar="DIR", help="File for the progress; the next run continues there.")
+        str | None, typer.Option(metavar="DIR", help="Progress file; the next run continues from it.")
     ] = None,
     mode: Annotated[
         str | None, typer.Option(metavar="MODE", help="FAILFAST (a queue ends at damage), PERMISSIVE, DROPMALFORMED.")

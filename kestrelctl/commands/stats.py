@@ -78,7 +78,7 @@ def stats(
         return
     if jobs:
         if queues:
-            raise Failure(ExitCode.USAGE, "--jobs shows all queues of jobs: name none")
+            raise Failure(ExitCode.USAGE, "--jobs shows all queues of jobs: leave out the names")
         rows = cluster.job_queue_rows(per_server=per_server)
         output.write_rows(rows, [JOB_COLUMNS[0], *(["server"] if per_server else []), *JOB_COLUMNS[1:]])
         cluster.jobs_must_be_served()

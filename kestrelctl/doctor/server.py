@@ -97,7 +97,7 @@ def _jobs(figures: Mapping[str, int | str], config: Config | None) -> Iterator[C
     elif figures["jobs_log_failed"]:
         yield critical("jobs", "their log cannot be written", "free disk space; the server's log has details")
     elif level:
-        advice = "have them worked off, delete some, or raise maxmemory: above 75 % ADDJOB is refused"
+        advice = "start more workers, delete jobs, or raise maxmemory: above 75 % ADDJOB is refused"
         yield graded("jobs", level, JOBS_PERCENT, f"{words}: more than {level} %", advice)
     else:
         yield fine("jobs", words)
@@ -107,7 +107,7 @@ def cluster(figures: Mapping[str, int | str]) -> Iterator[CheckResult]:
     """Check the cluster; no result for a node on its own."""
     size = int(figures.get("jobs_cluster_size", 1))
     found = cluster_findings(figures)
-    advice = "kestrelctl cluster status asks all nodes, and names those that something is wrong with"
+    advice = "run kestrelctl cluster status to check all nodes and list the failing ones"
     for state, words in found:
         yield CheckResult("cluster", state, words, advice)
     if size > 1 and not found:

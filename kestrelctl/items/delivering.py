@@ -124,7 +124,7 @@ def _run_leased(client: "KestrelClient", queue: bytes, item: "OpenItem", lease_m
         _on_any(client, lambda one: one.fail(queue, item.id))
         raise Failure(ExitCode.COMMAND_FAILED, f"{how_it_ended(status)}; its item has failed")
     if not _on_any(client, lambda one: one.confirm(queue, item.id)):
-        words = "the command ended, but the lease was over: its item may be delivered again; use a longer --lease"
+        words = "the lease expired before the command ended: its item may be delivered again; use a longer --lease"
         raise Failure(ExitCode.COMMAND_FAILED, words)
 
 

@@ -33,5 +33,6 @@ def work_on(client: "JobsClient", job: "Job", command: str) -> None:
         raise Failure(ExitCode.COMMAND_FAILED, f"{how_it_ended(status)}; its job is given back")
     if not client.ask_on_any(commands.ack([job])):
         raise Failure(
-            ExitCode.COMMAND_FAILED, "the command ended, but its job was gone: its TTL was over, or it is done"
+            ExitCode.COMMAND_FAILED,
+            "the command ended, but its job no longer exists: its TTL expired, or it was acknowledged",
         )

@@ -100,5 +100,5 @@ def explain(report: PutReport, failure: Failure) -> Failure:
     if report.stored > 0:
         words = f"{words}; stored {report.stored} of the {counted(report.sent, 'item')} sent"
     if unknown > 0:
-        words = f"{words}; whether {'it is' if unknown == 1 else f'{unknown} of them are'} stored is unknown"
+        words = f"{words}; {'it' if unknown == 1 else f'{unknown} of them'} may or may not be stored"
     return Failure(ExitCode.PARTLY_STORED if report.stored > 0 else failure.code, words)

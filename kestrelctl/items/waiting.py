@@ -68,5 +68,5 @@ def wait_for(
         left_s = interval_ms / 1000 if until_s is None else until_s - time.monotonic()
         if left_s <= 0:
             held = f"{counted(items, 'item')} and {counted(open_reads, 'open read')}"
-            raise Failure(ExitCode.WAIT_EXPIRED, f"{queue} has {held} still")
+            raise Failure(ExitCode.WAIT_EXPIRED, f"queue {queue} still holds {held}")
         time.sleep(min(left_s, interval_ms / 1000))

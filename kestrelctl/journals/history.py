@@ -75,7 +75,7 @@ def history(
         changes = _changes(events(place.segments(queue), child_of(queue)))
         first = next(changes, None)
         if first is None:
-            raise Failure(ExitCode.NEGATIVE, f"{place}: the journal of {queue} says nothing of it")
+            raise Failure(ExitCode.NEGATIVE, f"{place}: the journal of {queue} has no records of it")
         first_ms = first.at_ms if since_ms is None else max(since_ms, first.at_ms)
         if first_ms >= until_ms:
             reach = f"the journal goes back to {written_instant(first.at_ms)}"

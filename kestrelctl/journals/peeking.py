@@ -28,7 +28,7 @@ def write_waiting(
             written += 1
     gone = past.count - written
     if gone > 0 and (limit is None or written < limit):
-        words = f"{counted(past.count, 'item')} waited in {queue}; items={gone} of them are on the disk no more"
+        words = f"{counted(past.count, 'item')} waited in {queue}; items={gone} of them are no longer on disk"
         say(words)
         return ExitCode.NEGATIVE
     if past.count <= 0 and not empty_ok:

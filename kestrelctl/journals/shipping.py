@@ -92,7 +92,9 @@ def open_target(url: str) -> Target:
     if "@" in bucket or ":" in bucket:  # a secret may have a slash, before the "@"
         raise Failure(ExitCode.USAGE, "the URL must not have credentials in it: give them in the environment (AWS_…)")
     if scheme not in ("s3", "s3a") or not separator or not bucket:
-        raise Failure(ExitCode.USAGE, f"{url}: must be s3://BUCKET/PREFIX: only object storage that speaks S3 is known")
+        raise Failure(
+            ExitCode.USAGE, f"{url}: must be s3://BUCKET/PREFIX: only S3-compatible object storage is supported"
+        )
     try:
         import boto3
     except ModuleNotFoundError as problem:
@@ -163,9 +165,9 @@ def _ship_one(file: JournalFile, target: Target, sizes_bytes: dict[str, int]) ->
     is_equal = sizes_bytes.get(key, len(content)) == len(content)
     if not is_equal or target.digest(key) != hashlib.sha256(content).digest():
         kept = (
-            "it is left as it is" if one.result == PRESENT else "it was damaged on its way: delete it, and ship again"
+            "it is not changed" if one.result == PRESENT else "it was damaged in transit: delete it and ship it again"
         )
-        one.result, one.problem = DIFFERS, f"what is stored differs from {file.path}; {kept}"
+        one.result, one.problem = DIFFERS, f"the stored object differs from {file.path}; {kept}"
     return one
 
 

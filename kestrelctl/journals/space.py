@@ -68,7 +68,7 @@ def _rows(found: Survey, now_ms: int) -> Iterator[dict[str, Cell]]:
         needing = [reader for reader in readers if following is None or reader.head < following.first_id]
         live = [put for put in puts if any(reader.needs(put) for reader in readers)]
         if following is None:
-            goes = "is written to; not before the next one is begun"
+            goes = "not before the next segment is begun: this one is being written"
         elif needing:
             goes = "; ".join(_when(reader, puts, following.first_id, now_ms) for reader in needing)
         elif keys < following.first_id:

@@ -42,7 +42,7 @@ class ExitCode(IntEnum):
     CANNOT_CREATE = 73, "a journal, file or context of that name already exists"
     IO = 74, "a read or write failed, here or on the server's disk"
     TRY_AGAIN = 75, "no answer within --timeout, a kestreld holds the spool, or a queue of jobs is paused; try again"
-    PROTOCOL = 76, "what replied is not a Kestrel server, with cache no memcached, with jobs no node of jobs"
+    PROTOCOL = 76, "the address is not a Kestrel server (with cache: a memcached; with jobs: a node of jobs)"
     REFUSED = 77, "the server refused the command, or does not support it"
     CONFIG = 78, "reload: the new configuration is invalid and the old one stays in force; the contexts file is invalid"
     FULL = (
@@ -61,7 +61,7 @@ class ExitCode(IntEnum):
     NOT_INTACT = 86, "bench: items were lost, duplicated, damaged or out of order"
     NO_SPARK = 87, "spark: Spark, its extra or Java 17 is not installed"
     CRITICAL = 88, "doctor: at least one check is critical"
-    WAIT_EXPIRED = 124, "no item or job came within --wait, or what was waited for; wait: its --timeout expired"
+    WAIT_EXPIRED = 124, "no item or job arrived within --wait; wait: the condition was not met within --timeout"
     HANGUP = 129, "stopped by SIGHUP"
     INTERRUPTED = 130, "stopped by SIGINT (Ctrl-C)"
     OUTPUT_CLOSED = 141, "standard output was closed by its reader (| head), or is closed (>&-)"

@@ -169,7 +169,11 @@ CHEATS = {
         Cheat(keep, keep),
         "1 too many; first writer 0 item 4",
     ),
-    "damaged": (["packing", "-n", "20", "-c", "1"], Cheat(flip_a_bit), "1 lost, 1 damaged; first an item that begins"),
+    "damaged": (
+        ["packing", "-n", "20", "-c", "1"],
+        Cheat(flip_a_bit),
+        "1 lost, 1 damaged; first an item starting with",
+    ),
     "late": (["packing", "-n", "20", "-c", "1"], Cheat(withhold, keep), "1 out of order; first writer 0 item 4"),
     "lost by a child": (["fanout", "-n", "20", "-c", "1"], Cheat(withhold), "fanout: BAD: 20 items put: 1 lost; first"),
 }
@@ -229,8 +233,8 @@ def test_a_run_worse_than_the_old_one_is_exit_1(kestrelctl: Kestrelctl, queue: s
 @pytest.mark.parametrize(
     ("old", "code", "words"),
     [
-        ("{}", 2, "is not what bench -o json prints"),
-        ("nonsense", 2, "is not what bench -o json prints"),
+        ("{}", 2, "is not a result printed by bench -o json"),
+        ("nonsense", 2, "is not a result printed by bench -o json"),
         ('{"test": "packing", "options": {}, "ops_s": 1, "latency": {}}', 2, "is a run of packing, not of flood"),
         ('{"test": "flood", "options": {"items": 7}, "ops_s": 1, "latency": {}}', 2, "with different options: items"),
         (None, 66, "no such file"),

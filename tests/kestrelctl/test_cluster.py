@@ -270,7 +270,7 @@ def test_who_could_not_be_told_to_forget_is_named(ctl: Kestrelctl, nodes: list[C
     run = ctl("cluster", "forget", gone.id, "--timeout", "500ms")
     os.kill(hanging.pid, signal.SIGCONT)
     assert run.code == 69
-    assert re.match(rf"kestrelctl: not told: .*127\.0\.0\.1:{hanging.client_port}", run.err)
+    assert re.match(rf"kestrelctl: not removed from: .*127\.0\.0\.1:{hanging.client_port}", run.err)
     assert run.err.count("\n") == 1
     assert gone.id not in one.nodes()
     assert gone.id in hanging.nodes()
@@ -407,7 +407,7 @@ def test_a_queue_is_paused_deleted_and_its_dead_letters_sent_back_at_all_nodes(
     third.kill()
     run = ctl("jobs", "qdel", "mail", "--all-nodes")
     assert (run.code, run.out) == (69, b"6\n")
-    assert run.err.startswith(f"kestrelctl: not asked: cannot reach {third.disque}: connection refused")
+    assert run.err.startswith(f"kestrelctl: node left out: cannot reach {third.disque}: connection refused")
     assert one("QLEN", "mail") == 0
 
 

@@ -232,7 +232,7 @@ def test_the_space_of_each_segment_is_told_apart_with_whom_it_waits_for(kestrelc
     assert sum(int(str(row["live_items"])) for row in rows) == 49 - 9 - 16 + 1
     assert rows[0]["pinned_by"] == "work+audit"
     assert str(rows[0]["goes"]).startswith("when work+audit is done with items=")
-    assert rows[-1]["goes"] == "is written to; not before the next one is begun"
+    assert rows[-1]["goes"] == "not before the next segment is begun: this one is being written"
 
 
 def test_a_held_item_and_what_is_done_behind_it_are_named(own_daemon: Daemon, own_kestrelctl: Kestrelctl) -> None:

@@ -137,7 +137,7 @@ def test_items_that_have_gone_from_the_disk_are_counted_and_exit_1(kestrelctl: K
     gone = len(waited) - len(run.out.splitlines())
     assert run.code == 1
     assert gone > 0
-    assert run.err == f"kestrelctl: {len(waited)} items waited in work; items={gone} of them are on the disk no more\n"
+    assert run.err == f"kestrelctl: {len(waited)} items waited in work; items={gone} of them are no longer on disk\n"
     before = kestrelctl("journal", "peek", "work", "--spool", str(past.spool), "--at", str(BEGIN_MS))
     assert (before.code, before.out) == (66, b"")
     assert "--archive may have more" in before.err
