@@ -104,7 +104,7 @@ def _check_live(options: Mapping[str, str]) -> None:
     if "path" in options:
         raise BadOption("a path is for journals, servers for live queues, those of running servers: use one of them")
     if "walpath" in options:
-        raise BadOption("walPath is for streams only: such servers are read by taking their items")
+        raise BadOption("walPath is for streams only, because reading it removes items from the servers")
 
 
 def register(spark: Any) -> None:

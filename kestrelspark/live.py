@@ -76,7 +76,7 @@ class LiveReader(DataSourceReader):
             words = f"{remote}: items {max(start.next_id, family.next_id)} to {end.next_id - 1} do not exist yet"
             lose(words, self._range_options)
         if start.next_id > end.next_id and self._start.names_id(remote) and self._end.names_id(remote):
-            words = f"begins at item {start.next_id}, behind item {end.next_id}, before which it ends"
+            words = f"begins at item {start.next_id}, which is after its end, item {end.next_id}"
             raise BadOption(f"startingOffsets: {remote} {words}")
         # Items put since then do not count.
         return start, Position(end.journal_id, min(end.next_id, family.next_id))

@@ -118,7 +118,7 @@ class Fleet:
                 return False
             self._same[server, other] = runs[0] == runs[1]
             if runs[0] == runs[1]:
-                complain(f"{other} is {server}, and is read as that")
+                complain(f"{other} is the same server as {server}; reading it as {server}")
         return self._same[server, other]
 
     def subscribes(self, remote: RemoteQueue) -> bool:

@@ -229,7 +229,7 @@ class ItemReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         ended = (self._latest or {}).get(remote)
         if ended is None or ended.journal_id != at.journal_id or ended.next_id > at.next_id:
-            self._lost(f"{remote}: the queue was deleted, and what it had from item {at.next_id} on")
+            self._lost(f"{remote}: the queue was deleted, with its items from {at.next_id} on")
         if self._latest is not None:
             self._latest.pop(remote, None)
         return True

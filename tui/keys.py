@@ -107,7 +107,7 @@ ITEM_KEYS: Final = (
     Key("down,j", "move(1)", "down j", "next item"),
     Key("home", "jump(0)", "home", "first item"),
     Key("end", "jump(-1)", "end", "last item"),
-    Key("a", "mark", "a", "choose the item, or no longer", "choose"),
+    Key("a", "mark", "a", "choose the item, or undo the choice", "choose"),
     Key("A", "mark_all", "A", "choose all items shown, or none"),
 )
 JOB_KEYS: Final = (

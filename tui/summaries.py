@@ -65,7 +65,7 @@ def _trouble(same: Sequence[QueueRow], reasons: dict[str, str]) -> str:
         case _:
             oldest_ms = max(each.oldest_ms or 0 for each in same)
             waited = f", the oldest for {span(oldest_ms)}" if oldest_ms else ""
-            return f"▲ {who}  STUCK: {items} wait{'s' if total_items == 1 else ''}{waited}, and nobody fetches{more}"
+            return f"▲ {who}  STUCK: {items} wait{'s' if total_items == 1 else ''}{waited}, and no client fetches{more}"
 
 
 def health_line(server: ServerState, now_ms: int) -> str:

@@ -201,7 +201,7 @@ def test_damage_on_the_way_and_an_object_with_other_contents_are_named_and_nothi
         f"s3://{BUCKET}/other/server=a/{FOLDER}/{names[1]}": "differs",
         f"s3://{BUCKET}/other/server=b/{FOLDER}/{names[2]}": "damaged",
     }
-    assert "damaged on its way" in found[f"s3://{BUCKET}/other/server=a/{FOLDER}/{names[1]}"][1]
+    assert "damaged in transit" in found[f"s3://{BUCKET}/other/server=a/{FOLDER}/{names[1]}"][1]
     assert storage.objects(taken)[taken] == b"something else"
     kept = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.seg")}
     assert kept == {one.partition("/other/")[2] for one in found}

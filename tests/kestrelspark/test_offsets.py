@@ -97,7 +97,7 @@ def test_offsets_of_no_queue_or_item_are_refused_by_tables_and_streams(
 
 def test_a_table_that_begins_behind_its_end_is_refused(fleet: list[Daemon]) -> None:
     name = f"{fleet[0].address}/orders"
-    with pytest.raises(BadOption, match="begins at item 30, behind item 20"):
+    with pytest.raises(BadOption, match="begins at item 30, which is after its end, item 20"):
         table(fleet[:1], startingOffsets=f'{{"{name}": 30}}', endingOffsets=f'{{"{name}": 20}}')
     assert table(fleet[:1], startingOffsets=f'{{"{name}": 30}}', endingOffsets=f'{{"{name}": 30}}') == []
 
@@ -161,7 +161,7 @@ def test_a_queue_of_a_pattern_that_is_deleted_unread_is_a_loss(
     )
     start = reader.initialOffset()
     delete(a, "orders")
-    with pytest.raises(ItemsLost, match=r"orders of .*: the queue was deleted, and what it had from item 1 on"):
+    with pytest.raises(ItemsLost, match=r"orders of .*: the queue was deleted, with its items from 1 on"):
         latest(reader, start)
     assert latest(tolerant, start) == {}
     assert "the queue was deleted" in capsys.readouterr().err

@@ -436,7 +436,7 @@ def test_the_details_say_who_holds_open_reads_and_who_waits_and_from_where(tmp_p
     async def driving(pilot: Pilot[None]) -> None:
         await until(pilot, "queues 1")
         await pilot.press("enter")
-        await until(pilot, "nobody waits or holds an item")
+        await until(pilot, "no client waits for or holds an item")
         with QueueClient(daemon.port) as holder, QueueClient(daemon.port) as waiting:
             assert holder.get("work/open") == b"only"
             waiting.ask_for("work/t=60000")
@@ -447,7 +447,7 @@ def test_the_details_say_who_holds_open_reads_and_who_waits_and_from_where(tmp_p
             assert line_of(pilot, "{}:{} for ".format(*waiting.socket.getsockname()))
         await until(pilot, "waiters 0")
         await pilot.press("u")
-        await until(pilot, "nobody waits or holds an item")
+        await until(pilot, "no client waits for or holds an item")
 
     with running_daemon(tmp_path, admin="127.0.0.1:0") as daemon:
         put(daemon.address, "work", b"only")

@@ -225,7 +225,7 @@ def _consumer_lines(answer: QueueDetails, queue: str, *, with_server: bool) -> l
     leased = _number(answer.figures.get(queue, {}), "leased")  # leases count as open reads, but belong to no connection
     opened = max(found.open_reads - leased, len(found.holding))
     if not opened and not leased and not found.waiters:
-        return [*lines, "nobody waits or holds an item"]
+        return [*lines, "no client waits for or holds an item"]
     if opened:
         lines += [f"{count(opened)} open", *map(_holding, found.holding)]
     if leased:
