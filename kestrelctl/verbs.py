@@ -267,7 +267,7 @@ TOPICS: Final[dict[str, tuple[Verb, ...]]] = {
 }
 # fmt: on
 VERBS: Final = {verb.name: verb for verbs in TOPICS.values() for verb in verbs}
-# Verbs of two words, by the first one, and what `-h` says of them.
+# Verbs of two words, by the first one, and their text in `-h`.
 GROUPS: Final = {
     "lease": "Confirm, extend or give back what `get --lease --json` has leased.",
     "readers": "Persistent read positions in a queue's journal (docs/admin.md).",

@@ -32,7 +32,7 @@ def _raise(error: BaseException) -> None:
 class ThreadedFiles(FileLayer):
     """The real file system, with threads for slow calls; `post` has a function called where the engine runs.
 
-    Designed for many short calls: handing one over and back costs a fifth of what an executor's future does.
+    Designed for many short calls: handing one over and back costs a fifth of an executor's future.
     """
 
     def __init__(self, post: Callable[[Work], object], died: Callable[[BaseException], object] | None = None) -> None:

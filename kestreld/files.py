@@ -347,7 +347,7 @@ class FileLayer:
         return fd
 
     def unlock(self, fd: int) -> None:
-        """Release what `lock` holds, even if a forked child has not closed its copy of the descriptor yet."""
+        """Release the lock, even if a forked child has not closed its copy of the descriptor yet."""
         fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 

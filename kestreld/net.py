@@ -26,7 +26,7 @@ BACKLOG: Final = 1024
 _CREDENTIALS: Final = struct.Struct("iII")  # of a peer on a Unix socket: pid, uid, gid
 
 
-Events = list[tuple[int, int]]  # descriptor, and what it is ready for
+Events = list[tuple[int, int]]  # descriptor, and the events that it is ready for
 
 
 class Connection(Protocol):

@@ -68,5 +68,5 @@ def _scrypt(password: bytes, salt: bytes, cost_log2: int, blocks: int, lanes: in
     )
 
 
-# Compared with if a user does not exist, so that the check takes as long as for one who does.
+# Compared with if a user does not exist, so that the check takes as long as for an existing user.
 NOBODYS: Final = PasswordHash(_COST_LOG2, _BLOCKS, _LANES, bytes(SALT_BYTES), bytes(_DIGEST_BYTES))

@@ -1,4 +1,4 @@
-"""Record of what earlier runs have read of journals, so that each run reads only what is new.
+"""Record of the bytes read by earlier runs, so that each run reads only new ones.
 
 A live segment is read up to its last whole record, and from there by the next run. Kestrel's own files are not tracked,
 because they are rewritten.

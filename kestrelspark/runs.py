@@ -20,7 +20,7 @@ INSIDE: Final = "_state.json"
 
 
 class Runs:
-    """`folder`: the rows. `state`: the file that records what has been read. `what`: options, equal in all runs.
+    """`folder`: the rows. `state`: the file that records the bytes read so far. `what`: options, equal in all runs.
 
     Raises Failure for a state that cannot be read or belongs to other runs.
     """

@@ -167,7 +167,7 @@ def cluster_leaving(
 ) -> None:
     """Have a node leave the cluster, or stay, and print its state.
 
-    A node that is leaving takes no copies, and sends clients elsewhere. What it has the others fetch for their workers;
+    A node that is leaving takes no copies, and sends clients elsewhere. The others fetch its jobs for their workers;
     when it has no jobs left it can be stopped, and forgotten. With --hand-over it moves its jobs, whether or not there
     are workers. It is leaving after a restart, too.
 

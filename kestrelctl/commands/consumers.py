@@ -19,7 +19,7 @@ def consumers(
         int, typer.Option(min=1, max=1000, metavar="N", help="Maximum number of clients of each kind.")
     ] = 100,
 ) -> None:
-    """List who consumes a queue: clients with open reads, clients that wait, and the queue's readers with their lag.
+    """List a queue's consumers: clients with open reads, clients that wait, and the queue's readers with their lag.
 
     holding: a client with open reads, how many, the lowest item id, and for how long it has had the first of them.
     leasing: an address that has leased items, how many, the lowest id, for how long it has had the first of them, and

@@ -20,7 +20,7 @@ def dead(
     """List the dead letters of a queue: where each comes from and why, how often it failed, when it was put first.
 
     They come from the head of the queue, and nothing is taken. `reason` is failed or expired, `origin_attempts` how
-    often it failed, `failure_reason` what was said of that last, `put_at_ms` when it was put on the first queue,
+    often it failed, `failure_reason` the last reason given, `put_at_ms` when it was put on the first queue,
     `add_ms` when it came here. Other items of the queue are left out. It is read by the server's admin port, with the
     right peek.
 

@@ -21,7 +21,7 @@ def doctor(
         typer.Option(metavar="DIR", help="The server's queue_path (default: the one it uses).", show_default=False),
     ] = None,
 ) -> None:
-    """Check a server and its machine: a line for each check, with its state and what to do.
+    """Check a server and its machine: a line for each check, with its state and a remedy.
 
     The server and its queues, clocks, settings in the file against those in force, the admin port, file descriptors,
     the spool's permissions, room and latency of its disk. On another machine, and as another account than the

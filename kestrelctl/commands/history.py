@@ -30,7 +30,7 @@ def history(
 ) -> None:
     """Print a queue's length and traffic over time, from its journal on disk.
 
-    A row for each step, with what the queue held at its end, open reads included; a table has a sparkline above. The
+    A row for each step, with the items of the queue at its end, open reads included; a table has a sparkline above. The
     journal goes back as far as its oldest segment: set archive_path for more. The server may run.
 
     Exit 1 nothing is known of that time, 65 the journal is damaged, 66 no such spool or queue.

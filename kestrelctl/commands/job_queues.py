@@ -64,7 +64,7 @@ def jobs_ls(
         argument(metavar="[PATTERN]...", help="Only names like one of these: * and ? as in a shell."),
     ] = None,
 ) -> None:
-    """Print a row for each queue of jobs: how many are queued, active and delayed, and who waits.
+    """Print a row for each queue of jobs: counts of queued, active and delayed jobs and of waiting clients.
 
     Exit 1 when there is none.
     """

@@ -134,7 +134,7 @@ def jobs_get(
     """Fetch a job, or several, and print id, queue and body. -o json prints the body as it is, or in base64.
 
     A job that is not acknowledged is delivered again after its retry time. Of several queues each gives a job in turn.
-    If there is none, --wait waits for one job, whatever -n says.
+    If there is none, --wait waits for one job, even with a larger -n.
 
     --exec fetches one job after the other, up to -n, and runs CMD for each. While CMD runs, WORKING keeps the job. If
     it fails, the job is given back, which counts as a failure, and the run ends.

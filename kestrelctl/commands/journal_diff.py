@@ -23,7 +23,7 @@ def journal_diff(
 
     Of a spool, and of a journal's folder, those that wait for some reader count; --all compares all that is there,
     as it does in archives and files anyway. Two copies of one journal are compared by item id, others by data: as a
-    Kestrel spool and what was imported from it.
+    Kestrel spool and the spool imported from it.
 
     Exit 0 no difference, 1 they differ, 65 one is damaged, 66 no such path or queue.
     """

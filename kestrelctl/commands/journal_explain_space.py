@@ -4,7 +4,7 @@ from kestrelctl.commands.options import Output, QueueArgument, SpoolOption
 
 
 def journal_explain_space(queue: QueueArgument, output: Output, spool: SpoolOption = None) -> None:
-    """Explain a queue's disk usage: what is live in each segment, and which reader it is kept for.
+    """Explain a queue's disk usage: the live items of each segment, and the readers that need it.
 
     A segment goes when every reader has passed it. Nothing is changed, and the server may run.
 

@@ -69,7 +69,7 @@ def journal_replay(
     had, and one that was put for later its delay. Items get new ids and add times. The server of the journal may run.
 
     Exit 1 there are no such items, 65 the journal is damaged, 66 no such spool or queue, 69 no server, 80 or 81 the
-    queue is full. What ends it early says which item was the last, and --after goes on behind that.
+    queue is full. If it ends early, it prints the id of the last item; --after ID continues after it.
     """
     from kestrelctl.journals.locations import JournalLocation, checked_name
     from kestrelctl.journals.replaying import COLUMNS, Choice, Pace, replay

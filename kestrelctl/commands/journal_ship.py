@@ -24,7 +24,7 @@ def journal_ship(
 ) -> None:
     """Copy closed segments to object storage that speaks S3, in the layout of an archive.
 
-    Every record is checked before, and what is stored is read back and compared. An object that exists is never
+    Every record is checked before, and the stored object is read back and compared. An object that exists is never
     written over: an equal one counts as shipped, so a run that was killed is simply repeated; one with other contents
     is a problem. Live segments, Kestrel's files and the log of jobs stay. A spool's segments are never deleted.
 

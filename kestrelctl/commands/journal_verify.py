@@ -66,17 +66,17 @@ def journal_verify(
 ) -> None:
     """Read journals on disk and check every record, whether or not their server runs.
 
-    Files of Kestrel 1.x and 2.x are read too: they have no checksums, so only what cannot be an operation is found.
+    Files of Kestrel 1.x and 2.x are read too: they have no checksums, so only invalid operations are found.
 
     Exit 0 all is well, 1 a truncated tail (a start cuts it off), 65 a corrupt record, or a segment is missing, 66
     there is nothing to read, 74 a file cannot be read; of several the worst. A running server's last record may be
     unfinished: that is no finding. A spool that has no queues yet is 0. With -o nagios 0 to 3, as nagios has them.
 
-    For cron: --state FILE, for several spools if you like. Unchanged is what has its size, time and inode: go without
-    --state now and then to find what has gone bad on the disk itself. live_items are then not counted.
+    For cron: --state FILE, for several spools if you like. Unchanged means: same size, time and inode. Go without
+    --state now and then to find files that have decayed on the disk itself. live_items are then not counted.
 
     With --repair each damaged journal is replaced by a new one with every item that can be read, in order; the
-    damaged one is kept in the spool's .damaged folder. stderr says what was bad, where, and which items are lost.
+    damaged one is kept in the spool's .damaged folder. stderr has the damage, its place, and the lost items.
     Repair one queue of a running server with `kestrelctl repair`. Kestrel's files need no repair: an import reads on
     behind the damage.
 

@@ -68,7 +68,7 @@ def lease_give_back(
         str, option(metavar="TEXT", help="With --failed: the reason (at most 200 bytes), shown by `items` and `dead`.")
     ] = "",
 ) -> None:
-    """Give a leased item back: it is delivered again, before what waits.
+    """Give a leased item back: it is delivered again, before waiting items.
 
     Exit 1 when nobody holds the item by this token, 77 when the server knows no leases.
     """

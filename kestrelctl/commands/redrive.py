@@ -31,7 +31,7 @@ def redrive(
     """Send the items of a dead-letter queue back to the queues they come from, and print how many went where.
 
     Items of which the server does not know where they come from stay, unless --to names a queue. So do leased items
-    and those that are not due yet. What arrives in the dead-letter queue meanwhile is left alone. Items begin anew
+    and those that are not due yet. Items that arrive there meanwhile are left alone. Items begin anew
     there: their attempts are not counted, and they do not expire. If it is killed, no item is lost; one may be in both
     queues. It is done by the server's admin port, with the rights get, and put on those queues.
 

@@ -13,7 +13,7 @@ def repair(queue: QueueArgument, output: Output, remote: Remote) -> None:
     """Check a queue's journal on the server, rebuild it if it is damaged, and reopen the queue.
 
     The new journal has every item that can be read, in order; the damaged one is kept in the spool's .damaged folder.
-    stderr says what was bad, where, and which items are lost. Other queues are not affected, and open reads stay
+    stderr has the damage, its place, and the lost items. Other queues are not affected, and open reads stay
     open. Parent and children are one journal. With the server stopped, use `kestrelctl journal-verify --repair`.
 
     Exit 0 the journal is intact and nothing is lost, 1 items are lost or there is no such queue, 74 a disk error,

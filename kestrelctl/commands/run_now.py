@@ -5,7 +5,7 @@ from kestrelctl.shell.output import remark
 
 
 def run_now(queue: QueueArgument, item: IdArgument, remote: Remote) -> None:
-    """Deliver a delayed or retrying item now, before what waits in its queue.
+    """Deliver a delayed or retrying item now, before the waiting items of its queue.
 
     `kestrelctl items QUEUE --state delayed` shows the ids. It is done by the server's admin port, with the right get.
 

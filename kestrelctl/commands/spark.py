@@ -143,7 +143,7 @@ def compare(
     to: Annotated[str | None, typer.Option(metavar="DIR", help="For compare.html and a Parquet table.")] = None,
     queue: QueueOption = None,
 ) -> None:
-    """Put two periods side by side: puts, gets, waits, retries and backlog of every queue, and what has changed.
+    """Put two periods side by side: puts, gets, waits, retries and backlog of every queue, and the changes.
 
     Exit 1 nothing has happened in either, 66 no such path or report, 87 Spark or Java is missing.
     """
@@ -168,7 +168,7 @@ def ingest(
     ] = "0",  # type: ignore[assignment]
     option: OptionOption = None,
 ) -> None:
-    """Add what is new in queues to Parquet files, or a Delta table, in DIR, each item exactly once.
+    """Add new items of queues to Parquet files, or a Delta table, in DIR, each item exactly once.
 
     It takes nothing from the queues. But old Kestrels have no readers: there --option walPath=DIR, without --reader,
     takes the items, each at least once.

@@ -23,7 +23,7 @@ def watch(
     """Run a verb repeatedly, such as stats, ls, items or readers ls.
 
     On a terminal each run replaces the one before; elsewhere they follow each other. A run that fails does not end
-    it. What stands behind the verb is for the verb, -s and -c before `watch` too; `top` is made for many queues.
+    it. Options after the verb are for the verb, -s and -c before `watch` too; `top` is made for many queues.
 
     The exit code is that of the last run.
     """

@@ -18,7 +18,7 @@ def web(
 ) -> None:
     """Show the console of `top` in a browser on this machine, until interrupted.
 
-    The address it prints has a secret in it: whoever knows it sees what you may see. Nothing can be changed from the
+    The address it prints contains a secret: with it, anyone sees all that you may see. Nothing can be changed from the
     browser without --allow-actions. Every window is a console of its own, at most eight at a time. From elsewhere,
     forward the port: ssh -L 8022:127.0.0.1:8022 HOST.
     """

@@ -124,7 +124,7 @@ class _Kept:
     """The names of the last answer, in the user's XDG_RUNTIME_DIR, which is emptied when they log out."""
 
     def __init__(self, path: str, key: bytes) -> None:
-        """`key`, the first line of the file, says what was asked and of which servers."""
+        """`key`, the first line of the file, has the question and its servers."""
         self._path = path
         self._key = key
 

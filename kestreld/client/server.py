@@ -252,7 +252,7 @@ class OpenRead:
                 self.abort()
 
     def close_in_hand(self) -> None:
-        """Confirm an item that its user has, whatever becomes of the connection: a failure is only logged."""
+        """Confirm an item that its user already has; a failure is only logged."""
         try:
             self.close()
         except ConnectionLost as lost:

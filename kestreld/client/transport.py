@@ -85,7 +85,7 @@ class Transport:
         return self._socket is not None and is_quiet(self._socket)
 
     def hang_up(self) -> None:
-        """End whatever another thread is waiting for on this connection."""
+        """Interrupt another thread that waits on this connection."""
         if (connected := self._socket) is not None:
             hang_up(connected)
 

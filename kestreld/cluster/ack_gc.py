@@ -214,7 +214,7 @@ class AckCollector:
             peers.bus.send(node, CaughtUp())
 
     def caught_up(self, node: Node) -> Work:
-        """Take over what the sender was collecting: it has sent all it knows over a new link; DelJobs may be lost."""
+        """Take over the sender's collections: it has sent its whole state over a new link, and DelJobs may be lost."""
         bit = self._peers.set_of(node)
         for part in self._acks.parts:
             for job_id, ack in list(part.items()):

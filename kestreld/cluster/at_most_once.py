@@ -227,7 +227,7 @@ class Lending:
             self._say_stored(job, node)
 
     def went_down(self, node: Node) -> Work:
-        """Queue here again what was lent to a node that cannot be reached."""
+        """Queue jobs here again that were lent to a node that cannot be reached."""
         for job_id in [one for one, taker in self._lent.items() if taker == node.id]:
             if node.is_up:
                 return

@@ -1,11 +1,11 @@
-"""Grace period of a restarted node: it requeues nothing until the others have told it what it has missed."""
+"""Grace period of a restarted node: it requeues nothing until the others have sent it the missed messages."""
 
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.peers import Peers
 
 
 class Returning:
-    """Nodes that have yet to tell this one what it has missed. After one node timeout the wait ends."""
+    """Nodes whose missed messages are still expected. After one node timeout the wait ends."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers

@@ -359,7 +359,7 @@ class Federating:
                 yield None
 
     def came_up(self, node: Node) -> None:
-        """Replace what the node knows of this node's interest: withdraw all of it, then announce what is wanted now."""
+        """Replace this node's interests at the node: withdraw all of them, then announce the current ones."""
         self._peers.bus.send(node, NeedNothing())
         if self._waited_at_ms:
             self._to_announce |= dict.fromkeys(self._waited_at_ms)

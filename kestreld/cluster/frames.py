@@ -86,7 +86,7 @@ def record(message_type: int, body: bytes) -> bytes:
 class LinkProtocol:
     """One end of a link, without its socket. `peer` is the node at the other end, once `is_ready`.
 
-    `output` holds the handshake's bytes to send, after LinkRefused, too: they tell the other end what is wrong.
+    `output` holds the handshake's bytes to send, after LinkRefused, too: they tell the other end the reason.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Decision table of a job's holders: what each does on a notice of another, so that one queues the job again.
+"""Decision table of a job's holders: each one's reaction to another's notice, so that one queues the job again.
 
 A job is in one queue at a time because its holders tell each other before they queue it again (WILLQUEUE, half a second
 ahead) and when they do (QUEUED): the others put off their own requeue. If two queue it at once, both learn of it, and
@@ -16,7 +16,7 @@ _RANDOM_BYTES: Final = 24
 
 
 class Word(Enum):
-    """Kinds of `Notice`: what a node says of a job."""
+    """Kinds of `Notice`, a node's message about a job."""
 
     WILL_QUEUE = auto()
     HAS_QUEUED = auto()

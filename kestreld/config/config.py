@@ -271,7 +271,7 @@ class Config:
 
 
 def exposure_reason(address: Address) -> str:
-    """Explain why an exposed address is refused, and what to do."""
+    """Explain why an exposed address is refused, with the remedy."""
     return (
         f"{address} is reachable from other machines without authentication: set users, use a loopback address, "
         "or pass --insecure"

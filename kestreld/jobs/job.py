@@ -114,7 +114,7 @@ class JobTerms:
         self.owners = owners
         self.moves = moves
         self.notice_ms = NOTICE_MS if owners and retry_ms else 0
-        self.log_fields = self.log_extras = b""  # what all these jobs have in common in a log
+        self.log_fields = self.log_extras = b""  # the common fields of all these jobs in a log
         self.queued_at_ms = -1  # jobs queued in that ms
         self.requeue_at_ms = NEVER  # are queued again then: one number object for all of them
 

@@ -129,7 +129,7 @@ class Jobs(JobStore):
         return state == DELAYED or (state in (ACTIVE, COPY) and job.terms.retry_ms > 0)
 
     def enqueue(self, job: Job) -> bool:
-        """Queue a job now, whatever its time, and count an additional delivery unless it is the first."""
+        """Queue a job now, before it is due, too, and count an additional delivery unless it is the first."""
         if not self.may_be_queued(job):
             return False
         if job.state != DELAYED:

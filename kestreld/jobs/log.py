@@ -177,7 +177,7 @@ class LogWriter(Committed):
             self.told()
 
     def distrust(self) -> None:
-        """Have the log rewritten: what an earlier process has written may not be on disk."""
+        """Have the log rewritten: an earlier process's writes may not be on disk."""
         self._want_rewrite()
 
     def _want_rewrite(self) -> None:
@@ -296,7 +296,7 @@ class JobLog(JobListener):
         self.added(job)
 
     def found(self, jobs_in: dict[int, int], keys_until_ms: dict[int, int], paused_in: dict[bytes, int]) -> None:
-        """Set what recovery has found: live jobs and key expiry by segment, and the segment of each queue's pause."""
+        """Set the results of recovery: live jobs and key expiry by segment, and the segment of each queue's pause."""
         self._jobs_in, self._keys_until_ms, self._paused_in = jobs_in, keys_until_ms, paused_in
 
     def changed(self, job: Job) -> None:

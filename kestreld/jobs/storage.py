@@ -239,7 +239,7 @@ class JobStorage:
         is_begun = state.was_stopped or (state.is_sealed and self._jobs.awaits_once)
         if is_begun:
             maintenance.writer.begin_segment()
-        # What a killed server has written may be in the page cache only, and replies rely on it from now on.
+        # A killed server's last writes may be in the page cache only, and replies rely on them from now on.
         if is_begun or (self.sync_ms == 0 and journal.segments and not state.is_sealed):
             position = (journal.live.number, journal.live.used_bytes)
             yield from on_disk(self._engine, journal, maintenance.writer, position)

@@ -157,7 +157,7 @@ def counted_bytes(earlier: Beginning, later: Beginning, read: Read) -> int:
         and earlier.content
         and next(records.find_whole_records(earlier.content, earlier.checkpoint_end), None) is None
     ):
-        return earlier.checkpoint_end  # what follows was never synced
+        return earlier.checkpoint_end  # the rest was never synced
     written_bytes = segment.used_bytes if segment.compacted else _written_bytes(earlier, later, read)
     if not has_items and written_bytes > segment.used_bytes:
         return _end_below(segment, end_id, read)  # this was not, either
@@ -178,7 +178,7 @@ def _written_bytes(earlier: Beginning, later: Beginning, read: Read) -> int:
 def _end_below(segment: Segment, end_id: int, read: Read) -> int:
     """End of a segment's items with ids below `end_id`.
 
-    What follows them is the rest of a failed commit that could not be cut off: its ids were given out again.
+    Behind them is the rest of a failed commit that could not be cut off: its ids were given out again.
     """
     buffer = read(segment.path)
     at, next_id = segment.records_at, segment.first_id

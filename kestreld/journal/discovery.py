@@ -45,7 +45,7 @@ class JournalFile:
     not known. `originals` are segments that may hold some of a compacted one's items already. What an earlier run has
     read does not count: the bytes before `start`, and of a compacted one the items before `from_id`.
 
-    `gap` follows the file. `missing` is an error message for what is missing in the folder `path`: then there is
+    `gap` follows the file. `missing` is an error message for files missing from the folder `path`: then there is
     nothing to read. `roots` are the paths that were searched, under which an archived file may be found again.
     """
 
@@ -166,7 +166,7 @@ def discover(
 def find_moved(files: FileLayer, file: JournalFile) -> str | None:
     """Path of a segment that was archived since it was found; None = it was deleted. Raises OSError."""
     name = file.path.rpartition("/")[2]
-    with suppress(FileNotFoundError):  # of what was searched
+    with suppress(FileNotFoundError):  # of the searched places
         for path, _ in _walk(files, file.roots):
             if path.endswith(f"/{name}") and path != file.path and server_of(path) == file.server:
                 segment = _look_at(files, path)
@@ -421,7 +421,7 @@ class _FoundJournal:
         return gaps
 
     def _missing(self, in_folder: list[str], gaps: Iterable[Gap]) -> str:
-        """Error message for what is missing by the newest segment and its folder's marker, without gaps; "" = nothing.
+        """Error message for segments missing by the newest segment and its folder's marker, without gaps; "" = nothing.
 
         It is that of `journal-verify`. Only reading as startup does can tell, so that is done only if something looks
         odd.

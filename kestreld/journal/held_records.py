@@ -40,7 +40,7 @@ class HeldRecords:
             self.join(reader.number, reader.kind, reader.at_id)
 
     def join(self, number: int, kind: Kind, at_id: int) -> None:
-        """Add a reader that receives what is put from `at_id` on."""
+        """Add a reader that receives items from `at_id` on."""
         if kind == Kind.QUEUE:
             self._at_ids[number] = at_id
             self.of[number] = {}

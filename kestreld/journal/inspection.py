@@ -1,4 +1,4 @@
-"""Inspection of a damaged journal: what is bad, which items were lost with it, and who still needs what.
+"""Inspection of a damaged journal: the damage, the items lost with it, and the readers that still need them.
 
 Nothing is changed. The work is done in steps, so that a running server can do other work between them.
 """
@@ -107,7 +107,7 @@ class Inspection:
         self._suspects: list[Damage] = []  # since the last whole item
 
     def run(self) -> Iterator[None]:
-        """Find what is bad and what is left, in steps, changing nothing.
+        """Find the damage and the intact records, in steps, changing nothing.
 
         Raises JournalCorrupt if this kestreld must not touch the journal, OSError if a file cannot be opened.
         """
@@ -163,7 +163,7 @@ class Inspection:
 
     @property
     def version(self) -> int:
-        """Version of the format that a journal of what was found needs."""
+        """Version of the format that the intact records need."""
         known = self.known_readers
         has_failures = known.failures or any(origin.failure for origin in known.due.origins.values())
         needed = 3 if has_failures else 1  # not only by headers, which may be damaged
@@ -339,7 +339,7 @@ class Inspection:
         self.state.next_id += bad_bytes // records.PUT_HEADER_BYTES
 
     def _settle(self, torn: list[Damage]) -> None:
-        """Compute who needs what, and what of that is lost. A `torn` tail without other damage is left to startup."""
+        """Compute each reader's needed and lost items. A `torn` tail without other damage is left to startup."""
         first = self.parts[0]
         if self._server is not None:
             self.known_readers.learn(self._server.next_reader, self._server.readers)

@@ -33,7 +33,7 @@ class JobType(IntEnum):
 
 
 class JobState(IntEnum):
-    """State of a job: what it waits for. The numbers are those of Disque's own file."""
+    """State of a job. The numbers are those of Disque's own file."""
 
     WAIT_REPL = 0  # copies on enough nodes
     ACTIVE = 1  # its acknowledgement, or its next requeue

@@ -33,7 +33,7 @@ from kestreld.journal.records import FRAME_BYTES, Range, why_bad
 from kestreld.journal.replacement import Replacement, finish_repairs
 from kestreld.journal.segment_scan import UNREAD, is_unread, read_readable
 
-# Records of what is on disk and what is queued are not true of a log with gaps.
+# The records that list segments and queued jobs are not true of a log with gaps.
 LEFT_OUT: Final = (JobType.SYNC, JobType.QUEUED, JobType.STOPPED)
 WRITE_BYTES: Final = 1 << 20
 LOST: Final = f"jobs in them {MAY_BE_LOST}"

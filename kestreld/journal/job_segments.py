@@ -123,7 +123,7 @@ class FoundLog:
         return next((one.header.log_id for one in self.segments if one.header is not None), 0)
 
     def has_failed_sync(self, number: int) -> bool:
-        """True if a sync of that segment failed: what it lacks was written again behind it, or was never synced."""
+        """True if a sync of that segment failed: its missing records were written again behind it, or never synced."""
         return f"{job_segment_name(number)}{UNSYNCED_MARK}" in self.names
 
 

@@ -19,7 +19,7 @@ _CUT_SHORT = -1
 
 
 def is_said_again(log: FoundLog, place: int) -> bool:
-    """True if a sync of that segment failed: what it lacks was written again behind it, or was never synced."""
+    """True if a sync of that segment failed: its missing records were written again behind it, or never synced."""
     return place + 1 < len(log.segments) and log.has_failed_sync(log.segments[place].number)
 
 

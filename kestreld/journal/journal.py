@@ -1,7 +1,7 @@
 """A journal: the segment files of one queue family, appended to at the end and readable anywhere.
 
 Only the last segment is appended to, a whole commit at a time. After a failed write or sync (`failed`) it is never
-appended to again, since nobody can tell what of it is on disk: `start_segment` goes on in a new one, whose CHECKPOINT
+appended to again, since its part on disk is unknown: `start_segment` goes on in a new one, whose CHECKPOINT
 has the whole state and says how many bytes of the one before count. A SYNC record says how much was on disk when it was
 written: a bad record before that place is damage, after it perhaps a torn tail.
 
@@ -69,7 +69,7 @@ class Journal(Descriptors):
         self.failed: JournalFailed | None = None  # why the live segment must not be appended to
         self.failed_at_ms = 0
         self.refused_bytes = 0  # size of the largest failed write since
-        self.is_sync_failed = False  # `failed` is of a sync: what is on disk is unknown
+        self.is_sync_failed = False  # `failed` is of a sync: the state on disk is unknown
         self.sync_untold = False  # a sync failed, and so did the note of it for the next process
         self.distrusted = False  # a sync of the live segment failed in an earlier process: it must not be appended to
         self.checkpoint_bytes = 0  # the live segment up to the end of its CHECKPOINT
@@ -389,7 +389,7 @@ class Journal(Descriptors):
         self.marker = new
 
     def note_refusal(self, *, refused: bool) -> bool:
-        """Remember whether renaming or creating the marker failed; returns what was remembered before."""
+        """Remember whether renaming or creating the marker failed; returns the previous value."""
         before, self.marker_refused = self.marker_refused, refused
         return before
 
@@ -398,7 +398,7 @@ class Journal(Descriptors):
         self.floor_on_disk = floor
 
     def sync_failed(self, error: OSError) -> JournalFailed:
-        """Record a failed sync: what it covered may not be on disk, and the segment is not appended to again."""
+        """Record a failed sync: its bytes may not be on disk, and the segment is not appended to again."""
         failure, self.is_sync_failed, self.sync_untold = self._fail(error, "sync"), True, True
         self.tell_of_sync()
         return failure
@@ -415,7 +415,7 @@ class Journal(Descriptors):
             self.sync_untold = False
 
     def look(self) -> JournalFailed | None:
-        """Check that the live segment's name leads to what was written. If not, it is not appended to again."""
+        """Check that the live segment's name leads to the written file. If not, it is not appended to again."""
         if self._write_fd < 0 or self.failed is not None:
             return None
         try:
@@ -432,7 +432,7 @@ class Journal(Descriptors):
         return self.failed
 
     def cut_back(self, number: int, used_bytes: int) -> None:
-        """Cut off what a failed sync covered, unless a segment has been begun since. Best effort."""
+        """Cut off the bytes of a failed sync, unless a segment has been begun since. Best effort."""
         if self.live.number == number:
             self._cut_back(used_bytes)
             self.live.used_bytes = used_bytes
@@ -625,7 +625,7 @@ class Journal(Descriptors):
         self.unsynced = self.names_unsynced = self.folder_unsynced = True
 
     def take_up(self, begun: list[Segment], used_bytes: int, checkpoint_bytes: int) -> None:
-        """Take over what an interrupted turn has written: the segments begun, and the length of the last."""
+        """Take over an interrupted turn's writes: the segments begun, and the length of the last."""
         self._close_read()
         self._close_write()  # it may be another segment's
         if begun:

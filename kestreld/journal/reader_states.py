@@ -13,7 +13,7 @@ from kestreld.journal.recovery import note_failure, settle, true_failures
 class ReaderStates:
     """Readers by a CHECKPOINT and the records after it. `base` None: no CHECKPOINT is whole.
 
-    `from_start`: the journal's very first segment is there, so that every reader was added in what is left.
+    `from_start`: the journal's very first segment is there, so that every reader was added in the segments left.
     """
 
     def __init__(self, base: records.Checkpoint | None, *, from_start: bool) -> None:
@@ -40,7 +40,7 @@ class ReaderStates:
             self._met.add(number)
 
     def apply_before(self, record_type: int, body: bytes) -> None:
-        """Apply a whole record before the CHECKPOINT, which says everything but what is held back."""
+        """Apply a whole record before the CHECKPOINT, which has everything but the items held back."""
         if record_type == records.Type.DONE:
             gone = records.read_done(body)
             self.due.done(gone)

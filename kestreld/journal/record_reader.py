@@ -18,7 +18,7 @@ Found = tuple[int, bytes]  # type and record
 def segment_records(files: FileLayer, path: str, end: int | None = None) -> Iterator[Found | None]:
     """Every record of a segment; None = a pause.
 
-    Up to `end` all must be whole. Without it the last may be torn, and what is appended from now on is left out. Raises
+    Up to `end` all must be whole. Without it the last may be torn, and later appends are left out. Raises
     JournalCorrupt or OSError.
     """
     fd = files.open_read(path)

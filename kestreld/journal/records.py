@@ -296,7 +296,7 @@ class Due:
     lease: int = 0
 
     def left_ms(self, wall_ms: int) -> int:
-        """Time for which the item is still held back, at most what it was when this was written."""
+        """Time for which the item is still held back, at most the time recorded."""
         return max(self.due_at_ms - max(wall_ms, self.at_ms), 0)
 
 
@@ -479,7 +479,7 @@ class ReaderState:
     ranges done ahead of head; `retries` maps an item id to how often it failed.
 
     Items that DUE records are about are neither in `head` and `done` nor in these counts, but in `held_items` and
-    `held_bytes`. A CHECKPOINT says no more of them: `due` is what a recovery has read of their records.
+    `held_bytes`. A CHECKPOINT says no more of them: `due` has their records as read by a recovery.
     """
 
     number: int
@@ -506,7 +506,7 @@ class Checkpoint:
 
     `previous_bytes` of the previous segment count; `put_items` and `put_bytes` are of all time. `held_from` is the
     lowest id that a DUE, KEY or ORIGIN record which still counts is about; 0 = there is none, and version 1 of the
-    format is enough. `origins` is what a recovery has read of ORIGINs. `failures` are the last failure reasons of items
+    format is enough. `origins` has the ORIGINs read by a recovery. `failures` are the last failure reasons of items
     that may be waiting, the latest at the end; they need version 3.
     """
 

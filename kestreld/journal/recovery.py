@@ -140,7 +140,7 @@ def recover(files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str) 
 
 
 def reread(files: FileLayer, journal: Journal) -> Checkpoint | None:
-    """Read the state of a journal in use after an interrupted turn, and cut off what is not written whole.
+    """Read the state of a journal in use after an interrupted turn, and cut off an incomplete record.
 
     The journal itself is updated. None if nothing was ever written to it. Raises JournalCorrupt or OSError.
     """
@@ -159,7 +159,7 @@ def reread(files: FileLayer, journal: Journal) -> Checkpoint | None:
         raise newest.problem or JournalCorrupt(newest.segment.path, 0, "it has no CHECKPOINT")
     buffer = files.read_file(newest.segment.path)
     if journal.failed is not None and newest.segment.number == known:
-        buffer = buffer[: journal.live.used_bytes]  # what follows is the rest of a failed commit
+        buffer = buffer[: journal.live.used_bytes]  # the bytes behind it are the rest of a failed commit
     begun = [one.segment for one in found if one.segment.number > known]
     due = _due_before(files, newest.checkpoint, [*journal.segments, *begun])
     end = newest.segment.used_bytes = _Replay(newest.checkpoint, newest, due).run(buffer)
@@ -538,7 +538,7 @@ def cut_tail(
 ) -> tuple[str, bool]:
     """Keep a torn tail beside the segment and cut it off; returns a log line, and True if the cut is on disk.
 
-    If it is not, a power cut may lose what is appended next, and bring back whole records of the tail with the same
+    If it is not, a power cut may lose the next appends, and bring back whole records of the tail with the same
     ids.
     """
     tail = buffer[end:]

@@ -63,7 +63,7 @@ def repair(
 class Repair:
     """Call `survey`, then `build`, `sync`, `put_in_place` and `sync_names`. The first two are done in steps.
 
-    `stopped` is why a server has stopped the journal. If that was in use, the server passes what is `known`, may go on
+    `stopped` is why a server has stopped the journal. If it was in use, the server passes its `known` state, may go on
     writing to it, except new items, and calls `catch_up` before `put_in_place`.
     """
 
@@ -86,7 +86,7 @@ class Repair:
         self.report = RepairReport(self._queue)
 
     def survey(self) -> Iterator[None]:
-        """Find what is bad and what is left, changing nothing.
+        """Find the damage and the intact records, changing nothing.
 
         Raises JournalCorrupt if this kestreld must not touch the journal, OSError if a file cannot be opened.
         """
@@ -129,7 +129,7 @@ class Repair:
             builder.abandon()
 
     def abandon(self) -> None:
-        """Remove what was built, now or in an earlier attempt. Raises OSError."""
+        """Remove the new journal of this or an earlier attempt. Raises OSError."""
         self._new.abandon()
 
     def _add_items(self, builder: JournalBuilder) -> Iterator[None]:
@@ -171,7 +171,7 @@ class Repair:
             self._files.close(fd)
 
     def catch_up(self) -> bool:
-        """Copy what was written to the old journal since it was inspected; False if there was nothing.
+        """Copy the records written to the old journal since its inspection; False if there were none.
 
         If True, `sync_caught_up` comes next. Raises JournalCorrupt or OSError.
         """
@@ -198,7 +198,7 @@ class Repair:
         return True
 
     def sync_caught_up(self) -> None:
-        """Sync what `catch_up` has copied. Slow; raises OSError."""
+        """Sync the records copied by `catch_up`. Slow; raises OSError."""
         self._sync_file(self._newest())
 
     def _newest(self) -> str:

@@ -51,7 +51,7 @@ def _unfinished(files: FileLayer, spool: str) -> list[str]:
 
 
 def remove_abandoned(files: FileLayer, spool: str) -> None:
-    """Remove what crashes have left of unfinished journals. Raises OSError."""
+    """Remove unfinished journals left by crashes. Raises OSError."""
     building = f"{spool}/{BUILDING}"
     if not files.exists(building):
         return
@@ -91,7 +91,7 @@ class Replacement:
         self.built = self.building + BUILT
 
     def abandon(self) -> None:
-        """Remove what was built, now or in an earlier attempt. Raises OSError."""
+        """Remove the new journal of this or an earlier attempt. Raises OSError."""
         for leftover in (self.building, self.built):
             if self._files.exists(leftover):
                 self._files.remove_folder(leftover)

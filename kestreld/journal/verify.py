@@ -64,7 +64,7 @@ class _Contents:
 
 @dataclass(slots=True)
 class _Folder:
-    """Beginnings of a journal's segments by name, and what they tell. One that cannot be opened is left out.
+    """Beginnings of a journal's segments by name, and their contents. One that cannot be opened is left out.
 
     `live` is the one that startup goes on in, "" in an archive or if there is none; it sets `unfinished` ones aside.
     """

@@ -132,7 +132,7 @@ class JournalReader(Counted):
         return await lease_async(self.reading, seconds, end_at_ms, heartbeat=heartbeat, failed=self._failed)
 
     def confirm_lease(self, token: int) -> bool:
-        """Confirm the item of a lease, whoever took it, even before a restart. False if the lease was over before."""
+        """Confirm the item of a lease, even one taken elsewhere or before a restart. False if the lease is over."""
         return confirm_lease(self.reading, token)
 
     def _failed(self, item: QItem) -> bool:

@@ -85,7 +85,7 @@ class MemoryQueue(Closing, Counted, Generic[T]):
         raise NotImplementedError
 
     def put_head(self, item: T) -> None:
-        """Give an item back: it is the head, whatever the limit, even if the queue is closed."""
+        """Give an item back: it becomes the head, even of a full or closed queue."""
         checks.not_none(item, "item")
         self._count_put()
         self._return(item)

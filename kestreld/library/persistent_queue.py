@@ -181,7 +181,7 @@ class PersistentQueue(Closing, Counted):
         return await lease_async(self._reading, seconds, checked_end(None, timeout), heartbeat=heartbeat)
 
     def confirm_lease(self, token: int) -> bool:
-        """Confirm the item of a lease, whoever took it, even before a restart. False if the lease was over before."""
+        """Confirm the item of a lease, even one taken elsewhere or before a restart. False if the lease is over."""
         return confirm_lease(self._reading, token)
 
     # Waiting

@@ -71,7 +71,7 @@ class Reading:
         self._turn = spool.turn(reader.queue)
         # xid -> the thread that has yet to hand it over; 0 = somebody has it; below LEASED = a loop or block has it
         self.opened: dict[int, int] = {}
-        self.held_by_loops: dict[int, Any] = {}  # number in `opened` -> what the loop holds or has left
+        self.held_by_loops: dict[int, Any] = {}  # number in `opened` -> the item that the loop holds or has left
         self.left: deque[Any] = deque()  # of loops that are gone
         self._misses = count()
         self._waiting: WeakKeyDictionary[ItemFuture, Waiter] = WeakKeyDictionary()

@@ -20,7 +20,7 @@ class Scheduled:
         return self.due_at_ms == at_ms
 
     def fall_due(self, now_ms: int) -> None:
-        """Do what is due. A further due time must be added to the agenda again."""
+        """Run the due entries. A further due time must be added to the agenda again."""
         raise NotImplementedError
 
 

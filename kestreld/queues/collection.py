@@ -454,7 +454,7 @@ class QueueCollection:
         return obstacle
 
     def _recover_family(self, parent: str, path: str) -> JournalFailed | None:
-        """`recover_family` without the sync of what was found."""
+        """`recover_family` without the sync of the recovered journal."""
         try:
             recovered = recover(self.files, self.clock, self.open_files, path)
         except JournalCorrupt as problem:
@@ -553,7 +553,7 @@ class QueueCollection:
             self.report(f"{path}: cannot be removed: {error.strerror}")
 
     def restore(self, queue: Queue, state: Checkpoint, is_lost: Callable[[int], bool] = lambda item: False) -> None:
-        """Restore a queue from what its journal says. See `Queue.restore`."""
+        """Restore a queue from its journal. See `Queue.restore`."""
         queue.restore(state, self.config.for_queue, is_lost)
         self.readers.update({reader.name: reader for reader in queue.readers.values()})
 

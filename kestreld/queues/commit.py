@@ -215,7 +215,7 @@ class Committed(Holding):
         raise NotImplementedError
 
     def written_head(self) -> int:
-        """Lowest id that some reader still needs by what is written, or on disk if replies wait for that."""
+        """Lowest id that some reader still needs by the written records, or those on disk if replies wait for that."""
         return self.lowest_head() if self.is_idle else self.sync.safe_head
 
     def checkpoint(self) -> Checkpoint:
@@ -333,7 +333,7 @@ class GroupCommit:
     def forget_turn(self, queue: Committed) -> None:
         """Forget an interrupted turn of this queue.
 
-        If replies of the queue wait for the disk, what it has written is on disk, or its sync is under way, when this
+        If replies of the queue wait for the disk, its records are on disk, or their sync is under way, when this
         returns. Changes that gathered for the next commit are undone, and their observers get a JournalFailed.
         """
         self.failed.pop(queue, None)
@@ -372,7 +372,7 @@ class GroupCommit:
                 raise
             journal = queue.journal
             if journal is not None and journal.failed is not None:
-                # Nothing was written: the next segment will say what gets did, and there is nothing to undo.
+                # Nothing was written: the next segment will have the results of gets, and there is nothing to undo.
                 queue.forget_syncing()
                 self._release(queue.sync.drop_latest(), None)
                 raise journal.failed
@@ -427,7 +427,7 @@ class GroupCommit:
     # Syncs
 
     def _plan_sync(self, queue: Committed, journal: Journal, *, roll: bool) -> None:
-        """Sync what was just written in the background, and release its commit afterwards."""
+        """Sync the latest write in the background, and release its commit afterwards."""
         started_us = self.clock.stopwatch_us()
         pending_commit = queue.sync.pending_commit or self._new_commit()
         queue.sync.begin(pending_commit, queue.lowest_head() if len(journal.segments) > 1 else 0)
@@ -505,7 +505,7 @@ class GroupCommit:
         """After a sync, have the marker name the newest segment on disk. A failure is retried at the next sync."""
         if journal is not queue.journal or not journal.wants_mark:
             return  # another journal may use its folder by now
-        # A stopped queue no longer knows what is held back: none of its segments is deleted.
+        # A stopped queue no longer knows its held items: none of its segments is deleted.
         dead = journal.dead_segments(queue.written_head()) if queue.stopped is None else 0
         kept = journal.segments[dead]
         try:

@@ -137,7 +137,7 @@ class Compactor:
             yield WAITS
 
     def _sync(self, compaction: Compaction) -> Work:
-        """Sync what has been written of the copy. Raises JournalFailed."""
+        """Sync the part of the copy written so far. Raises JournalFailed."""
         outcome: list[OSError | None] = []
         self._files.in_background(compaction.sync, outcome.append)
         while not outcome:

@@ -1,6 +1,6 @@
 """Retirement of segments that no reader needs: archived or deleted, oldest first, one file a step.
 
-A dead segment goes only when the next CHECKPOINT is on disk, no reader needs it by what is written, and the marker, if
+A dead segment goes only when the next CHECKPOINT is on disk, no reader needs it as written, and the marker, if
 there is one, says so on disk: startup never takes it for a missing one. A segment that a compaction has replaced goes
 once the compacted one's name is on disk. Going from the oldest on, a crash leaves no gap.
 """
@@ -34,7 +34,7 @@ class DeadSegments:
         self._reported_at_ms = -REPORT_EVERY_MS
 
     def drop_dead(self, queue: Queue) -> None:
-        """Retire the segments that no reader needs. What a turn took counts as done only once it is written."""
+        """Retire the segments that no reader needs. Items taken by a turn count as done only once that is written."""
         journal = queue.journal
         if journal is None or journal.retiring or queue.stopped is not None or self._is_compacting(queue):
             return

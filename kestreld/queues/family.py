@@ -1,4 +1,4 @@
-"""A queue family as its readers see it: its journal, and what the next commit is to write there.
+"""A queue family as its readers see it: its journal, and the records of the next commit.
 
 Of readers this class knows only that notes are about their items: puts are in queue_puts.py, the commit is in queue.py.
 """
@@ -39,7 +39,7 @@ def _none_is_known(family: str) -> str:
 
 
 class Family(Committed):
-    """One journal, and what was put and noted since the last commit. `journal` is None for a family in memory only."""
+    """One journal, and the items and notes since the last commit. `journal` is None for a family in memory only."""
 
     __slots__ = (
         "_again", "_origins_max", "agenda", "commits", "control", "failures", "followers", "in_memory",

@@ -1,6 +1,6 @@
 """Items that one reader holds back: delayed and failed ones until their time comes, and running leases.
 
-An item is *later* until its time comes, then *ready*: delivered before whatever waits in the window, lowest id first.
+An item is *later* until its time comes, then *ready*: delivered before the items in the window, lowest id first.
 It is *out* while it is at the window's front, open, or done by a commit that is not written yet. An id is in at most
 one of `later`, `ready` and `out`; `failed` is a subset of `later`; ids in `leases` are open reads. A running lease is
 not journaled, so it costs no more than an open read.
@@ -9,7 +9,7 @@ The journal has a DUE record of each held item, because a CHECKPOINT that lists 
 their number, and the id from which startup must look for them. It does list `unnoted` items, which no written DUE
 record is about. Done items stay in `forgotten` until their commit is on disk, so that its failure brings them back.
 
-This is bookkeeping only: reader_due_items.py decides what becomes of an item. All times are on the monotonic clock.
+This is bookkeeping only: reader_due_items.py decides what to do with an item. All times are on the monotonic clock.
 """
 
 import struct
@@ -491,7 +491,7 @@ class Held(Scheduled):
             self._confirmed, self._confirmed_in_flight = [], self._confirmed
 
     def none_in_flight(self) -> None:
-        """Discard what could bring forgotten items back: their commit is on disk."""
+        """Discard the copies kept for bringing forgotten items back: their commit is on disk."""
         if self._confirmed_in_flight:
             self._confirmed_in_flight = []
         if self.forgotten:
@@ -535,7 +535,7 @@ class Held(Scheduled):
     def renewed(self, opened: Container[int], elsewhere: Container[int] | None) -> "Held":
         """Return a replacement for use after an interrupted turn; this object is not used any more.
 
-        Leases of `opened` items go on. With `elsewhere` None nothing else is held, since the journal will say what is.
+        Leases of `opened` items go on. With `elsewhere` None nothing else is held, since the journal has the rest.
         A queue without a journal passes the items in its window or open as `elsewhere`: all other held items stay held.
         """
         self.stop()

@@ -111,7 +111,7 @@ def fail(reader: Reader, token: int, now_ms: int, failure: str = "") -> bool:
 
 
 class _Found(NamedTuple):
-    """The item for which a token is valid, provided that it is leased or waits, and what is known of the attempt."""
+    """The item for which a token is valid, provided that it is leased or waits, and the known facts of the attempt."""
 
     item: int
     is_leased: bool  # by that token, now

@@ -1,7 +1,7 @@
 """Items of a family that a reader has yet to finish, in order of id, with their notes: input of a compaction.
 
 The steps are spread over many turns while the queue goes on. The result is the state at the first step: later segments
-have what changes since, so an item that is finished meanwhile may be kept, but none is missed.
+have later changes, so an item that is finished meanwhile may be kept, but none is missed.
 """
 
 from collections.abc import Callable, Iterable, Iterator

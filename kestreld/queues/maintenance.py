@@ -247,7 +247,7 @@ class Maintenance:
             self._report("max_memory reached: items are kept on disk only, and queues without a journal refuse puts")
 
     def rest(self, queue: Queue) -> bool:
-        """True if a family has no work under way and is on disk. Otherwise starts what is missing."""
+        """True if a family has no work under way and is on disk. Otherwise starts the missing work."""
         journal = queue.journal
         if not queue.is_idle or queue.moving or queue in self._collection.commit.rolling:
             return False

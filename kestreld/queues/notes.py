@@ -1,6 +1,6 @@
 """Records about items beside their PUTs that the next commit writes: DUE times, KEYs and ORIGINs.
 
-Each is written before its item's PUT: a torn tail may lose the item, but never only what is said about it.
+Each is written before its item's PUT: a torn tail may lose the item, but never only its notes.
 """
 
 from collections.abc import Sequence

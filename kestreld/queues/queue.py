@@ -1,8 +1,8 @@
-"""A queue family: one journal, the readers of parent and children, and the commit of what they have done.
+"""A queue family: one journal, the readers of parent and children, and the commit of their progress.
 
 A commit is one write: READER, ABORT and FAILURE records, then each PUT after its DUE, KEY and ORIGIN records, then the
 readers' DONEs. While a journal has failed, puts are refused and gets go on: the CHECKPOINT of the next segment says
-what they did. Puts are in queue_puts.py; what readers know of their family is in family.py.
+what they did. Puts are in queue_puts.py; the readers' view of their family is in family.py.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable
@@ -109,7 +109,7 @@ class Queue(QueuePuts):
         return min(self.readers.values(), key=lambda reader: reader.number)
 
     def add_reader(self, label: str, config: QueueConfig) -> Reader:
-        """Add a queue reader, which receives what is put from now on."""
+        """Add a queue reader, which receives items put from now on."""
         self.flush_counters()  # earlier puts are not for this reader
         reader = Reader(self, label, self.next_reader, self.next_id, config)
         self.next_reader += 1
@@ -309,9 +309,9 @@ class Queue(QueuePuts):
     # Interrupted turns and damage
 
     def forget_turn(self, held: Callable[[Reader], Collection[int]]) -> None:
-        """Forget what an interrupted turn has left: the journal says what is done. Only `held` reads stay open.
+        """Forget the state left by an interrupted turn: the journal is right. Only `held` reads stay open.
 
-        A queue without a journal becomes what its windows hold: after this a put is in all of them or in none.
+        A queue without a journal keeps the items in its windows: after this a put is in all of them or in none.
         """
         if self.in_memory:
             self._take_back_half_put()
@@ -384,7 +384,7 @@ class Queue(QueuePuts):
         return bool(self.origins) or self.holds_back
 
     def free_dropped(self) -> bool:
-        """Free part of what flushes have dropped; False if nothing is left."""
+        """Free part of the items dropped by flushes; False if nothing is left."""
         return any(reader.held.free_dropped() for reader in self.readers.values() if reader.held is not None)
 
     def untrack(self) -> None:

@@ -40,7 +40,7 @@ _checksum: Final = xxh3_64_intdigest
 
 
 class QueuePuts(Family):
-    """All readers on one journal, and what is put for them."""
+    """All readers on one journal, and the puts for them."""
 
     __slots__ = (
         "counted_items", "memory", "private", "put_bytes", "put_items", "readers", "seed", "seeded_at_ms", "windows",

@@ -1,6 +1,6 @@
-"""A reader: a named position on a journal, and what clients do with its items, from taking to leasing.
+"""A reader: a named position on a journal, and the clients' operations on its items, from taking to leasing.
 
-Its base classes have the rest: reader_window.py what waits in memory and on disk, reader_progress.py what was taken
+Its base classes have the rest: reader_window.py the items waiting in memory and on disk, reader_progress.py those taken
 and is done, reader_due_items.py items with a time or an owner of their own.
 """
 

@@ -169,7 +169,7 @@ class ReaderDueItems(ReaderProgress):
         self.make_ready(one, now_ms)
 
     def come_back(self, one: int, record: bytes, now_ms: int) -> None:
-        """Make an item ready that is in no window: it goes before what waits, by id among ready ones."""
+        """Make an item ready that is in no window: it goes before waiting items, by id among ready ones."""
         self.held_items().come_in(one, record, self.family.clock.monotonic_ms)
         self._before_what_waits(one)
         if self.wait_queue.waiting:
@@ -284,7 +284,7 @@ class ReaderDueItems(ReaderProgress):
     def fail(self, one: int, now_ms: int, failure: str = "") -> bool:
         """Record a failure of an open item: it waits as `retry_delays` say, or comes back now, or moves.
 
-        A lease is counted once, whatever becomes of it later. The reason `failure` is kept if failures are counted.
+        A lease is counted once, however it ends. The reason `failure` is kept if failures are counted.
         True if the item moves to another queue.
         """
         if not self.counts_failures:

@@ -1,12 +1,12 @@
-"""Progress of a reader: its open reads, what it has done since the last commit, and its state in a CHECKPOINT.
+"""Progress of a reader: its open reads, the items done since the last commit, and its state in a CHECKPOINT.
 
-`taken`, `closed`, `gone` and `flushed` collect what is done; `done_records` makes the commit's DONE records of them,
+`taken`, `closed`, `gone` and `flushed` collect done items; `done_records` makes the commit's DONE records of them,
 and they are cleared once it is written. If the commit fails, or later its sync (`in_flight`), takes and closes return
 to the window; expired, discarded, flushed and moved items stay done. An item that is not done is in one place: waiting
 in the window or on disk, held back, open, or moving to another queue. A move is done here one commit after the put
 there. All ids below `head` are done, and `state` is exact between commits only.
 
-What clients do with items (take, open, confirm) is in reader.py.
+The clients' operations on items (take, open, confirm) are in reader.py.
 """
 
 from bisect import bisect_left, bisect_right
@@ -210,7 +210,7 @@ class ReaderProgress(ReaderWindow):
     # Counting
 
     def flush_counters(self) -> None:
-        """Count what was taken since the last call, and subtract it from the window's bytes."""
+        """Count the items taken since the last call, and subtract them from the window's bytes."""
         count = len(self.taken) - self.counted_taken
         if count:
             taken = self.taken[self.counted_taken :] if self.counted_taken else self.taken
@@ -273,7 +273,7 @@ class ReaderProgress(ReaderWindow):
         return ended_record(self.number, reason, at_ms, count, data_bytes, ranges)
 
     def committed(self, now_ms: int) -> None:
-        """Clear what the commit said: it is written."""
+        """Clear the changes of the commit: they are written."""
         if self.last_fetched is not None:
             self.age_ms = max(now_ms - item_add_at_ms(self.last_fetched), 0)
             self.last_fetched = None
@@ -305,7 +305,7 @@ class ReaderProgress(ReaderWindow):
             held.none_in_flight()
 
     def none_in_flight(self) -> None:
-        """Clear what the commit being synced said: it is on disk, or gets there in another way."""
+        """Clear the changes of the commit being synced: they are on disk, or get there in another way."""
         self.in_flight = []
         if self.held is not None:
             self.held.none_in_flight()
@@ -330,7 +330,7 @@ class ReaderProgress(ReaderWindow):
         self._undo_from(first_new_id, [record for record in left if item_id(record) < first_new_id])
 
     def forget_turn(self, held: Collection[int]) -> None:
-        """Forget what an interrupted turn has left. Of the open reads only those in `held` stay open."""
+        """Forget the state left by an interrupted turn. Of the open reads only those in `held` stay open."""
         back = [record for one, record in self.open.items() if one not in held]
         self.open.update({one: record for one, record in self.closed.items() if one in held})
         self._keep_open({one: record for one, record in self.open.items() if one in held})

@@ -38,7 +38,7 @@ SEEK_BYTES: Final = 64 * 1024
 
 
 class ReaderWindow(Holder):
-    """Items that a reader has yet to deliver. Base class of a reader: what becomes of items is not known here."""
+    """Items that a reader has yet to deliver. Base class of a reader, which knows nothing of delivered items."""
 
     __slots__ = (
         "attached", "behind_bytes", "behind_items", "config", "detached_at", "family", "max_age_ms", "mem_bytes",
@@ -86,7 +86,7 @@ class ReaderWindow(Holder):
         return waiting_bytes if self.held is None else waiting_bytes + self.held.ready_bytes
 
     def room_bytes(self) -> int:
-        """Bytes that the window may hold: max_memory_size less what is open or held back."""
+        """Bytes that the window may hold: max_memory_size less the open and held items."""
         held_bytes = self.open_bytes if self.held is None else self.open_bytes + self.held.memory_bytes
         return self.config.max_memory_size_bytes - held_bytes
 
@@ -256,7 +256,7 @@ class ReaderWindow(Holder):
             self.attached = True  # nothing was ever written that could be read back
 
     def start_over(self) -> None:
-        """Forget what is in memory and the reading place, as the journal was repaired or is read anew."""
+        """Forget the items in memory and the reading place, as the journal was repaired or is read anew."""
         self.window.clear()
         self.taken_in_order = True
         self.sought = (-1, 0, 0, 0)

@@ -185,7 +185,7 @@ class Repairer:
             yield from self._in_background(work.sync)
 
     def _finish(self, work: Repair) -> Work:
-        """Report what was done, and sync the names."""
+        """Report the repair, and sync the names."""
         report = work.report
         for damage in report.damages[:LOGGED_MAX]:
             self._collection.report(f"{report.queue}: {damage}")
@@ -210,7 +210,7 @@ class Repairer:
             raise outcome[0]
 
     def _reopen(self, queue: Queue, journal: Journal, report: RepairReport) -> None:
-        """Continue a stopped queue from what its folder has now. Its readers keep their open reads."""
+        """Continue a stopped queue from the present contents of its folder. Its readers keep their open reads."""
         collection = self._collection
         try:
             recovered = recover(self._files, collection.clock, collection.open_files, journal.folder)

@@ -1,6 +1,6 @@
 """Long work in slices that share one time budget, between turns: work on journals, and on all queues at once.
 
-A piece of work is an iterator that yields often; what it yields says how to go on.
+A piece of work is an iterator that yields often; the yielded value tells how to go on.
 """
 
 from collections import deque

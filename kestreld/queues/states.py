@@ -18,7 +18,7 @@ STEP_ITEMS: Final = 500  # looked at in a step: less than a millisecond
 
 
 class State(StrEnum):
-    """State of an item: what it waits for."""
+    """State of an item."""
 
     WAITING = "waiting"  # to be taken
     DELAYED = "delayed"  # for its time

@@ -108,7 +108,7 @@ class Trash:
             self._files.sync_dir(self._spool)
 
     def settle(self, family: str, queue: Queue | None) -> None:
-        """Finish what a crash interrupted for a family that was recovered or is gone, before anything is put on it.
+        """Finish work interrupted by a crash for a family that was recovered or is gone, before anything is put on it.
 
         An entry of items that the journal still has is removed: the delete or flush never happened.
         """

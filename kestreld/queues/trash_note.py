@@ -67,7 +67,7 @@ class Note:
 
 
 def note_of(reader: Reader, journal: Journal, what: str, now_ms: int) -> Note:
-    """Note of what a reader has now: items that wait, and with `delete` open ones, too."""
+    """Note of a reader's items: those that wait, and with `delete` open ones, too."""
     queue = reader.queue
     queue.flush_counters()
     dropped = [item_id(reader.window[index]) for index in range(reader.returned)]
@@ -118,7 +118,7 @@ def write_note(files: FileLayer, folder: str, note: Note) -> None:
 
 
 def write_progress(files: FileLayer, folder: str, note: Note) -> None:
-    """Write how far undo has come, and what it is about to put. Raises OSError.
+    """Write how far undo has come, and the items that it puts next. Raises OSError.
 
     A line is appended, since replacing a file may cost a wait for the disk and hundreds of these come in a second. A
     line that is cut short is not read, and does not join another.

@@ -305,7 +305,7 @@ class LockingQueue:
         return True
 
     def _drain(self, tail: int, head: int, unique: bytes, count: int) -> bool:
-        """Take what is left of the old epoch, then go to the new one that the head has begun."""
+        """Take the rest of the old epoch, then go to the new one that the head has begun."""
         numbers = range(tail, tail + count)
         present = self._slots.fetch(range(tail, tail + max(count, ABSENT_AT_ONCE)))
         if tail in present:

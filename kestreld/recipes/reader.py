@@ -137,7 +137,7 @@ class LogReader:
             self._on_missed(missed)
 
     def _pass_to(self, at: int) -> None:
-        """Move to a number, and forget what was known of those before it."""
+        """Move to a number, and forget the ones before it."""
         known = (self._absent, self._watched, self._overwritten, self._missed)
         if self._at is not None and at == self._at + 1:
             self._ahead.pop(self._at, None)

@@ -1,4 +1,4 @@
-"""Memcached servers of the recipes: the server of each key, connections, and errors that say what was done."""
+"""Memcached servers of the recipes: the server of each key, connections, and errors with the outcome."""
 
 import secrets
 import select
@@ -27,7 +27,7 @@ EXPIRED_S: Final = -1
 AWAY_MS: Final = 10_000
 
 Value = tuple[bytes, int]
-"""What a server holds under a key: the bytes and the flags."""
+"""Value of a key at a server: the bytes and the flags."""
 
 
 def new_token() -> bytes:

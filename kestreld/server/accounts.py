@@ -86,7 +86,7 @@ class Account:
             self.forget_commands()
 
     def may_create(self, queue: str) -> bool:
-        """Return True if the user, who may put or get on this queue, may also create it."""
+        """Return True if a user with the right to put or get on this queue may also create it."""
         return not self._creates_by_right or self.may(Right.CREATE, queue)
 
     def may(self, right: Right, name: str, thing: Thing = Thing.QUEUE) -> bool:

@@ -1,7 +1,7 @@
 """Admission of connections: limits per address, TLS, login, and the accounts of sessions.
 
 A plain connection that need not log in passes through none of this. Once admitted, every client is an ordinary
-session: what differs is in its connection (TLS, meter) and its parser (rights).
+session: the differences are in its connection (TLS, meter) and its parser (rights).
 """
 
 import asyncio

@@ -238,7 +238,7 @@ class CommandHandler:
         return parts
 
     def piled_up(self, unsent_bytes: int) -> None:
-        """Called when output is added to `unsent_bytes`; for clients that are sent what they do not request."""
+        """Called when output is added to `unsent_bytes`; for clients that are sent unrequested output."""
 
     def turn_over(self) -> None:
         """Forget dependencies: later replies depend on no commit so far."""
@@ -275,7 +275,7 @@ class CommandHandler:
         self.ready = _nobody_is_there
 
     def disconnect(self) -> None:
-        """End the client's wait, and return what it holds."""
+        """End the client's wait, and return its open items."""
         self.gone, self.telling = True, None
         if self.waiter is not None:
             self.waiter.leave()

@@ -118,7 +118,7 @@ class Listener(BoundListener):
             turn_away(connection, policy)
             return
         stats.total_connections += 1
-        self._state.collection.open_files.make_room()  # journals give back what they were lent
+        self._state.collection.open_files.make_room()  # journals return their borrowed descriptors
         if admission.is_open(policy):
             admission.admit_anybody(connection, policy)
         else:

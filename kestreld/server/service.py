@@ -67,7 +67,7 @@ class Service:
     ) -> None:
         """`login_key` is a random secret of this process.
 
-        `report` logs problems that need attention, `note` what has been done as asked. `inflight_bytes` limits the
+        `report` logs problems that need attention, `note` completed requests. `inflight_bytes` limits the
         memory of unfinished items if the configuration does not. `tidy` is called after each slice of long work.
         """
         self.loop = loop

@@ -1,6 +1,6 @@
 """One client connection: runs its commands in order, and sends replies once their commits are written.
 
-Parser and handler know the protocol and the queues, a session neither. What always holds: commands are executed, and
+Parser and handler know the protocol and the queues, a session neither. Invariants: commands are executed, and
 their replies sent, in the order received. A reply leaves only after the commits that it and earlier replies depend on
 (`held` has those that wait for a sync). Input behind a command that waits, and output that the client does not read,
 are bounded, because the client is then not read. A lease whose reply does not leave (`promised`) ends.
@@ -177,7 +177,7 @@ class Session:
             self._watch(0)
 
     def _leave(self) -> None:
-        """Return what the client holds now, before other clients' commands; disconnect once replies are sent."""
+        """Return the client's open items now, before other clients' commands; disconnect once replies are sent."""
         self.handler.disconnect()
         self.handler.closing = True
         self.turn.outgoing.append(self)
@@ -310,7 +310,7 @@ class Session:
         self.waiting, self.later = iter(()), []
 
     def _put_out(self, data: bytes | memoryview) -> bool:
-        """Send what the client takes now; returns True if that is everything."""
+        """Send as much as the client accepts now; returns True if that is everything."""
         try:
             sent = self._send(data)
         except BlockingIOError:

@@ -161,7 +161,7 @@ class _Replay:
         self._last_tentative: KestrelItem | None = None
 
     def apply(self, buffer: bytes, stretch: Stretch) -> None:
-        """Apply the stretch's ops, and what is known of the damage after them."""
+        """Apply the stretch's ops, and the damage known after them."""
         queue, at, end = self._queue, stretch.start, stretch.end
         takes_are_known = self._takes_are_known
         while at < end:

@@ -64,7 +64,7 @@ class Truncated(Unreadable):
 
 
 class BadOp(Unreadable):
-    """The bytes are not an op, whatever bytes may follow."""
+    """The bytes are not an op, and no further bytes could make them one."""
 
 
 @dataclass(slots=True)

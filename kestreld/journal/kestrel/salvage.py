@@ -17,7 +17,7 @@ ITEM_HEAD_BYTES: Final = ops.ADDX_HEAD.size
 RUN_OPS: Final = 3  # this many ops in a row, or ops to the end of the file, are no accident
 LOOK_BACK_ITEMS: Final = 4  # after a wrong length a few ops may seem to make sense
 
-# What follows an item's length. add_at_ms is from 2004 to 2248 (2**40 to 2**43), or before 2248 at least;
+# Fields after an item's length. add_at_ms is from 2004 to 2248 (2**40 to 2**43), or before 2248 at least;
 # expire_at_ms is 0, a time, or the negative one that a client's negative expiry can give.
 _EXPIRY: Final = rb".{6}(?:\x00\x00|\xff\xff)"
 _TIMES_OF_THIS_AGE: Final = rb".{5}[\x01-\x07]\x00\x00" + _EXPIRY
@@ -183,7 +183,7 @@ def _leads_past(buffer: bytes, at: int, bad_at: int, dead_ends: set[int]) -> boo
 
 
 def _is_item(buffer: bytes, at: int) -> bool:
-    """True if what looks like an item's head is one."""
+    """True if an apparent head of an item is one."""
     try:
         end = ops.op_end(buffer, at)
     except ops.Unreadable:

@@ -1,6 +1,6 @@
 """GET /queues/Q/consumers: clients that wait on a queue, hold open reads or leases, and its readers' lag.
 
-It is computed from what sessions and readers hold anyway; nothing is recorded for it.
+It is computed from the state of sessions and readers; nothing is recorded for it.
 """
 
 import json

@@ -186,7 +186,7 @@ class Readers:
         return as_json(_stream_fields(queue, stream), 201)
 
     async def _upkeep_over(self, queue: Queue) -> None:
-        """Wait while segments are being deleted or rewritten, because a new reader pins what is there."""
+        """Wait while segments are being deleted or rewritten, because a new reader pins the present ones."""
         while queue.journal is not None and (queue.journal.retiring or self._service.maintenance.is_compacting(queue)):
             await asyncio.sleep(MAINTENANCE_POLL_S)
 

@@ -28,7 +28,7 @@ RESTART_MS: Final = 100  # a call of the node replaces an older attempt by a new
 CONNECT_MS: Final = 1000
 HANDSHAKE_MS: Final = 3000
 STRANGER_IDLE_MS: Final = 60_000
-HANDSHAKES_MAX: Final = 128  # links of nodes that have not proved who they are,
+HANDSHAKES_MAX: Final = 128  # links of nodes that are not authenticated yet,
 LINKS_MAX: Final = 1000  # and of those that have
 TURN_US: Final = 2000  # for messages of all links; the rest waits for another turn
 
@@ -351,7 +351,7 @@ class ClusterBus(LinkHost):
                 return
             key = (link.peer.node_id, link.peer.run_id)
             if before := self._incoming.get(key):
-                before.end("replaced by a new one")  # what it has sent was read, or is lost with the connection
+                before.end("replaced by a new one")  # its messages were read, or are lost with the connection
             self._incoming[key] = link
 
     def received_frame(self, link: BusLink, sent_at_ms: int) -> None:
@@ -400,7 +400,7 @@ class ClusterBus(LinkHost):
     # The end
 
     def stop(self) -> None:
-        """Send what can be sent at once, and close all links."""
+        """Send as much as possible without waiting, and close all links."""
         self.end_turn()
         self._has_stopped = True
         for link in list(self._links.values()):

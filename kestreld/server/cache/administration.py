@@ -10,7 +10,7 @@ from kestreld.server.cache.numbers import unsigned_32
 from kestreld.server.cache.slab_classes import slab_class
 from kestreld.server.state import ServerState
 
-# Begins with the version of memcached whose commands it has: clients use it to decide what a server can do.
+# Begins with the version of memcached whose commands it has: clients use it to find out a server's commands.
 VERSION: Final = f"1.6.18-kestreld-{__version__}"
 _MEGABYTES_MIN: Final = 8
 _DETAIL_USAGE: Final = b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"

@@ -266,7 +266,7 @@ def _means(one: Directive | None, key: bytes) -> Words | None:
 def rewritten(content: bytes, source: str, there: Sequence[Directive], wanted: Mapping[bytes, Directive]) -> bytes:
     """Return a file's content with the wanted directives. `there` are those of it and of the files that it includes.
 
-    Its lines stay, in their order; of those that differ from what is wanted the last one is replaced, and missing ones
+    Its lines stay, in their order; of those with another value the last one is replaced, and missing ones
     are appended.
     """
     lines = content.split(b"\n")

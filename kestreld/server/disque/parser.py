@@ -52,7 +52,7 @@ class RespParser(Parser):
         self._words: list[bytes] = []  # of the command that has begun,
         self._missing = 0  # how many it has still to have,
         self._words_bytes = 0
-        self._pieces: list[bytes] = []  # and what there is of a large one,
+        self._pieces: list[bytes] = []  # and the part of a large one received so far,
         self._wanted = 0  # which is complete, with its line end, after so many bytes more
         self._is_closed = False
         self._is_stopped = False  # until the client is known
@@ -94,7 +94,7 @@ class RespParser(Parser):
         if self._wanted and not self._gather(data, commands):
             return commands
         data, self._rest = (self._rest + data if self._rest and not self._pieces else data), b""
-        if self._pieces:  # what follows a word that was gathered
+        if self._pieces:  # the bytes after a gathered word
             data, self._pieces = self._pieces[0], []
         at, is_fresh = 0, self._is_known
         while at < len(data):
