@@ -1,9 +1,9 @@
 """SETACK, GOTACK and DELJOB: keeps acknowledged jobs until every owner knows that they are.
 
-`acks` has the state of each such job.
+`ack_confirmations` has the state of each such job.
 """
 
-from kestreld.cluster.acks import TOLD_MS_MAX, Ack
+from kestreld.cluster.ack_confirmations import TOLD_MS_MAX, Ack
 from kestreld.cluster.job_messages import CaughtUp, DelJob, GotAck, SetAck
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.peers import Peers

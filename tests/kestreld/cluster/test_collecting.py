@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from kestreld.cluster.acks import FIRST_RETRY_MS, TOLD_FIRST_MS, TOLD_MS_MAX
+from kestreld.cluster.ack_confirmations import FIRST_RETRY_MS, TOLD_FIRST_MS, TOLD_MS_MAX
 from kestreld.cluster.job_messages import DelJob, GotAck, SetAck, YourJobs
 from kestreld.cluster.peers import GAP_MS
 from kestreld.jobs.job import ACKED, ACTIVE, COPY, NOTICE_MS, QUEUED

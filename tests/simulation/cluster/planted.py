@@ -7,8 +7,8 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from kestreld.cluster import replicating, requeueing
+from kestreld.cluster.ack_confirmations import Ack
 from kestreld.cluster.ack_gc import AckCollector
-from kestreld.cluster.acks import Ack
 from kestreld.cluster.at_most_once import Lending
 from kestreld.cluster.client_keys import KeySearch, KeySearches
 from kestreld.cluster.federating import Federating

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kestreld.cluster.acks import FIRST_RETRY_MS, RETRY_MS_MAX, TOLD_FIRST_MS, TOLD_MS_MAX, Ack
+from kestreld.cluster.ack_confirmations import FIRST_RETRY_MS, RETRY_MS_MAX, TOLD_FIRST_MS, TOLD_MS_MAX, Ack
 
 A, B, C, D = (1 << number for number in range(4))
 OTHERS = B | C | D  # the other members, for A
