@@ -19,7 +19,6 @@ from tui.actions import Actions
 from tui.admin_queries import Action
 from tui.commands import parse
 from tui.export import export
-from tui.figures import COLUMNS
 from tui.formats import printable, span
 from tui.job_table import JobTable
 from tui.keys import CONSOLE_KEYS, bindings
@@ -27,6 +26,7 @@ from tui.palette import Offers
 from tui.plain import ViewOptions
 from tui.polling import Poller, PollThread
 from tui.preferences import columns_named, keep_columns
+from tui.queue_rows import COLUMNS
 from tui.screens.command_line import CommandLine
 from tui.screens.details import Details
 from tui.screens.help import Help

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from tui.figures import QueueRow, rows_of, summed
 from tui.history import History
 from tui.job_rows import JobRow, job_rows_of, summed_jobs
 from tui.node_rows import NodeRow, node_rows_of
+from tui.queue_rows import QueueRow, rows_of, summed
 from tui.snapshots import Outage, Snapshot
 from tui.states import STALE
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tui.figures import FIGURES, QueueRow
+from tui.queue_rows import FIGURES, QueueRow
 from tui.states import RANK
 
 _CONDITION: Final = re.compile(rf"({'|'.join(FIGURES)})([<>=])(\d+(?:\.\d+)?)")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tui.figures import QueueRow, as_record
+from tui.queue_rows import QueueRow, as_record
 
 # Opening the picture must not load fonts from the network.
 _FONTS: Final = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from tui.figures import QueueRow
+from tui.queue_rows import QueueRow
 from tui.states import GROWING, OK
 
 SAMPLES_MAX: Final = 300

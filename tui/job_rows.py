@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Annotated, Final, get_type_hints
 
-from tui.figures import Column
 from tui.formats import Number, printable, rate, span
+from tui.queue_rows import Column
 from tui.snapshots import JOB_KEYS, JobFigures, Snapshot
 
 NOT_PAUSED: Final = "none"

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Annotated, Any, Final, get_type_hints
 
-from tui.figures import Column
 from tui.formats import Number, printable, rate, size, span
+from tui.queue_rows import Column
 from tui.snapshots import NODE_KEYS, NodeFigures, Snapshot
 
 # From best to worst; the state of a node is the worst that any server reports.

@@ -9,11 +9,11 @@ from kestrelctl.shell import output
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tui.board import ALL_SERVERS, Board
 from tui.choosing import chosen, in_order
-from tui.figures import COLUMNS, HEADINGS, QueueRow, as_record, cell, total
 from tui.formats import Number
 from tui.job_rows import JOB_COLUMNS, JOB_HEADINGS, as_job_record, job_cell, jobs_in_order
 from tui.node_rows import NODE_COLUMNS, NODE_HEADINGS, as_node_record, node_cell, nodes_in_order
 from tui.polling import Poller
+from tui.queue_rows import COLUMNS, HEADINGS, QueueRow, as_record, cell, total
 from tui.recording import Recorder
 from tui.summaries import server_lines, totals_line, trouble_lines
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kestrelctl.remote.contexts import file_path as contexts_path
-from tui.figures import HEADINGS
+from tui.queue_rows import HEADINGS
 from tui.table import COLUMNS_KNOWN, COLUMNS_SHOWN, DEPTH
 
 _NAMES: Final = {heading: column for column, heading in HEADINGS.items()} | {DEPTH: DEPTH}

@@ -6,11 +6,11 @@ from typing import Final
 
 from kestrelctl.remote.stopped import JOBS_REMEDY, repair_command
 from tui.board import ServerState
-from tui.figures import QueueRow, labelled, total
 from tui.formats import count, printable, rate, size, span
 from tui.job_rows import JobRow, job_figures, total_jobs
 from tui.node_rows import DOWN, NodeRow
 from tui.node_rows import TROUBLE as NODE_TROUBLE
+from tui.queue_rows import QueueRow, labelled, total
 from tui.states import RANK, TROUBLE
 
 TROUBLE_LINES_MAX: Final = 4

@@ -9,10 +9,10 @@ from textual.message import Message
 from textual.strip import Strip
 
 from tui.cursor_table import CursorTable, TableStyles, fit
-from tui.figures import FIGURES, HEADINGS, QueueRow, cell
 from tui.history import History
 from tui.keys import TABLE_KEYS, bindings
 from tui.plots import curve
+from tui.queue_rows import FIGURES, HEADINGS, QueueRow, cell
 from tui.states import OK
 
 NAME_WIDTH_MIN: Final = 12

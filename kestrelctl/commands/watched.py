@@ -35,7 +35,7 @@ class Watched(NamedTuple):
 
     def order(self) -> tuple[str, bool]:
         """The column, and True if the largest values come first."""
-        from tui.figures import COLUMNS
+        from tui.queue_rows import COLUMNS
 
         column = self.sort.removeprefix("-")
         if column not in COLUMNS:

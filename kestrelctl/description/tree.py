@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kestrelctl.command_tree import command_tree
 from kestrelctl.verbs import VERBS
-from tui.figures import COLUMNS
+from tui.queue_rows import COLUMNS
 from tui.themes import NAMES
 
 

@@ -19,9 +19,9 @@ from kestrelctl.remote.client import NOBODY, KestrelClient
 from kestreld.client.access import Login
 from tests.support.waiting import PATIENCE_S
 from tui.app import Console
-from tui.figures import FIGURES, QueueRow
 from tui.plain import ViewOptions
 from tui.polling import pollers
+from tui.queue_rows import FIGURES, QueueRow
 from tui.session import Session
 from tui.snapshots import HELD_COUNT, KEYS, Figures, Snapshot
 

@@ -8,7 +8,6 @@ from textual.binding import Binding
 from tests.support.daemon import ROOT
 from tui.app import Console
 from tui.commands import COMMANDS, parse
-from tui.figures import COLUMNS, HEADINGS
 from tui.job_rows import JOB_COLUMNS
 from tui.job_table import JobTable
 from tui.keys import (
@@ -26,6 +25,7 @@ from tui.keys import (
 )
 from tui.node_rows import NODE_COLUMNS, STATES
 from tui.node_table import NodeTable
+from tui.queue_rows import COLUMNS, HEADINGS
 from tui.screens.details import Details
 from tui.screens.job_list import JobListScreen
 from tui.screens.jobs import JobsScreen

@@ -12,7 +12,7 @@ from tests.tui.sights import console, drive, figures, line_of, lines, put, snaps
 from tui.app import Console
 from tui.board import ALL_SERVERS, Board
 from tui.choosing import chosen, in_order
-from tui.figures import QueueRow
+from tui.queue_rows import QueueRow
 from tui.snapshots import Figures, Outage
 from tui.states import FAILED, FULL, GROWING, OK, STALE, STOPPED, STUCK
 from tui.summaries import trouble_lines

@@ -11,7 +11,7 @@ from textual.suggester import SuggestFromList
 from textual.widgets import Input, Label
 
 from tui.commands import COMMANDS
-from tui.figures import COLUMNS, HEADINGS
+from tui.queue_rows import COLUMNS, HEADINGS
 from tui.themes import NAMES
 
 QUEUES_SUGGESTED_MAX: Final = 2000

@@ -11,13 +11,13 @@ from textual.widgets import Static
 
 from kestreld.client.blocks import Cell
 from tui.admin_queries import Consumer, QueueDetails, Shown
-from tui.figures import FIGURES, HEADINGS, QueueRow, cell, labelled
 from tui.formats import count, printable, span
 from tui.history import SAMPLES_MAX, SERIES
 from tui.items import ItemForm
 from tui.keys import DETAIL_KEYS, bindings
 from tui.moving import ItemAction
 from tui.plots import largest, plot
+from tui.queue_rows import FIGURES, HEADINGS, QueueRow, cell, labelled
 from tui.screens.boxes import IN_A_REPLAY, LOADING, Box, BoxScreen, put_lines
 from tui.screens.key_bar import KeyBar
 from tui.screens.waiting import ItemBox, waiting_title

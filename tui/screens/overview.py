@@ -9,9 +9,9 @@ from textual.widgets import Input, Static
 
 from tui.board import ALL_SERVERS
 from tui.choosing import chosen, in_order
-from tui.figures import COLUMNS, QueueRow
 from tui.formats import span
 from tui.keys import OVERVIEW_KEYS, bindings
+from tui.queue_rows import COLUMNS, QueueRow
 from tui.screens.boxes import put_lines
 from tui.screens.console_screen import ConsoleScreen
 from tui.screens.key_bar import KeyBar

@@ -2,7 +2,7 @@
 
 from tests.tui.sights import figures, row, snapshot
 from tui.board import ALL_SERVERS, Board
-from tui.figures import COLUMNS, as_record, rows_of, summed, total
+from tui.queue_rows import COLUMNS, as_record, rows_of, summed, total
 from tui.snapshots import Outage
 
 
