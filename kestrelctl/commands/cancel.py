@@ -35,9 +35,9 @@ def cancel(
         was = remote.reader_api().act(queue, int(key), "cancel")
         remark(f"cancelled item {key} of {queue}, which was {was}")
         return
-    cluster = remote.cluster()
-    found = cluster.each(lambda client: client.cancel(os.fsencode(queue), os.fsencode(key)))
-    cluster.end()
+    fleet = remote.fleet()
+    found = fleet.each(lambda client: client.cancel(os.fsencode(queue), os.fsencode(key)))
+    fleet.end()
     if not any(is_cancelled for _, is_cancelled in found):
         raise Failure(ExitCode.NEGATIVE, f"no item of {queue} with the key {key} is delayed or retrying")
     remark(f"cancelled {key} of {queue}")

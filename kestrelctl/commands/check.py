@@ -63,10 +63,10 @@ def check(
 
     limits = Limits(items_warn, items_crit, oldest_warn, oldest_crit, waiters_min)
     wanted = queues or []
-    cluster, server = remote.cluster(), ",".join(way_to(remote.server).servers)
+    fleet, server = remote.fleet(), ",".join(way_to(remote.server).servers)
     try:
-        blocks = cluster.queue_stats()
-        verdict = judge(server, blocks, wanted, limits, [] if wanted else cluster.server_stats())
+        blocks = fleet.queue_stats()
+        verdict = judge(server, blocks, wanted, limits, [] if wanted else fleet.server_stats())
     except Failure as failure:
         verdict = unanswered(server, failure)
     match output:

@@ -18,15 +18,15 @@ def delete(
 
     Exit 1 when there is no such queue, 84 when it is stopped, as its journal is damaged: repair it first.
     """
-    cluster = remote.cluster()
-    rows = figures_of(cluster, queue, missing_ok=missing_ok)
+    fleet = remote.fleet()
+    rows = figures_of(fleet, queue, missing_ok=missing_ok)
     if dry_run:
         tell(rows)
     elif rows:
         confirm(f"delete {queue} and all its items?", yes=yes)
-        deleted = cluster.each(lambda client: client.delete_queue(os.fsencode(queue)))
+        deleted = fleet.each(lambda client: client.delete_queue(os.fsencode(queue)))
         if any(was_there for _, was_there in deleted):
             remark(f"deleted {queue}")
         elif not missing_ok:  # another client was faster
             raise no_such_queue(queue)
-    cluster.end()
+    fleet.end()

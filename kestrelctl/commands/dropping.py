@@ -8,7 +8,7 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import write_rows
 
 if TYPE_CHECKING:
-    from kestrelctl.remote.cluster import Cluster
+    from kestrelctl.remote.fleet import Fleet
     from kestreld.client.blocks import QueueBlock
 
 COLUMNS: Final = ["queue", "items", "bytes", "open_transactions"]
@@ -25,12 +25,12 @@ def no_such_queue(name: str) -> Failure:
     return Failure(ExitCode.NEGATIVE, f"no such queue: {name}", is_quiet=False)
 
 
-def figures_of(cluster: "Cluster", queue: str, *, missing_ok: bool) -> "list[QueueBlock]":
+def figures_of(fleet: "Fleet", queue: str, *, missing_ok: bool) -> "list[QueueBlock]":
     """Figures of the queue of exactly this name. Raises Failure if it is stopped or, without `missing_ok`, missing."""
-    rows = [row for row in cluster.queue_rows([queue]) if row["queue"] == queue]
-    cluster.must_be_running([queue])
+    rows = [row for row in fleet.queue_rows([queue]) if row["queue"] == queue]
+    fleet.must_be_running([queue])
     if not rows and not missing_ok:
-        cluster.end()
+        fleet.end()
         raise no_such_queue(queue)
     return rows
 

@@ -9,9 +9,9 @@ def dump_stats(output: Blocks, remote: Remote, per_server: PerServerOption = Fal
 
     Of several servers a queue's counters are added up; exit 69 when one of them does not answer.
     """
-    cluster = remote.cluster()
-    if cluster.is_one and not per_server:
-        output.write(cluster.clients[0].dump_stats())
+    fleet = remote.fleet()
+    if fleet.is_one and not per_server:
+        output.write(fleet.clients[0].dump_stats())
     else:
-        output.write(render_blocks(cluster.queue_rows(per_server=per_server)))
-    cluster.end()
+        output.write(render_blocks(fleet.queue_rows(per_server=per_server)))
+    fleet.end()

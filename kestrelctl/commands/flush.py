@@ -18,12 +18,12 @@ def flush(
 
     Exit 1 when there is no such queue, 84 when it is stopped, as its journal is damaged: repair it first.
     """
-    cluster = remote.cluster()
-    rows = figures_of(cluster, queue, missing_ok=missing_ok)
+    fleet = remote.fleet()
+    rows = figures_of(fleet, queue, missing_ok=missing_ok)
     if dry_run:
         tell(rows)
     elif rows:
         confirm(f"discard all items of {queue}?", yes=yes)
-        cluster.each(lambda client: client.flush(os.fsencode(queue)))
+        fleet.each(lambda client: client.flush(os.fsencode(queue)))
         remark(f"flushed {queue}")
-    cluster.end()
+    fleet.end()

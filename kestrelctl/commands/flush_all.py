@@ -7,11 +7,11 @@ from kestrelctl.shell.output import confirm, remark
 
 def flush_all(remote: Remote, yes: YesOption = False, dry_run: DryRunOption = False) -> None:
     """Discard all items of all queues. The queues stay. `kestrelctl undo` can bring back each queue's."""
-    cluster = remote.cluster()
+    fleet = remote.fleet()
     if dry_run:
-        tell(cluster.queue_rows())
+        tell(fleet.queue_rows())
     else:
         confirm("discard all items of all queues?", yes=yes)
-        cluster.each(lambda client: client.flush_all_queues())
+        fleet.each(lambda client: client.flush_all_queues())
         remark("flushed all queues")
-    cluster.end()
+    fleet.end()

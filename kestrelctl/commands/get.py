@@ -10,7 +10,7 @@ from kestrelctl.items.framing import Framing
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 if TYPE_CHECKING:
-    from kestrelctl.remote.cluster import Cluster
+    from kestrelctl.remote.fleet import Fleet
 
 
 def get(
@@ -70,16 +70,16 @@ def get(
         )
     several = take_all or (number or 1) > 1
     framing = frames.framing(Framing.LINES if several else Framing.RAW)
-    cluster = remote.cluster()
+    fleet = remote.fleet()
     if no_create:
-        _leave_out_those_without(cluster, queue)
+        _leave_out_those_without(fleet, queue)
     give = give_to_stdout(framing, several=several)
     limit = None if take_all else number or 1
     if lease is not None:
-        taken = take_leases(cluster, os.fsencode(queue), lease, command, limit=limit, wait_ms=wait or 0)
+        taken = take_leases(fleet, os.fsencode(queue), lease, command, limit=limit, wait_ms=wait or 0)
     else:
         taken = take_from_any(
-            cluster,
+            fleet,
             os.fsencode(queue),
             lambda client: give if command is None else give_to_command(command, client),
             limit=limit,
@@ -89,14 +89,14 @@ def get(
         raise no_item(queue, waited=bool(wait))
 
 
-def _leave_out_those_without(cluster: "Cluster", queue: str) -> None:
-    """Drop servers without the queue from the cluster. Raises Failure if no server has it."""
+def _leave_out_those_without(fleet: "Fleet", queue: str) -> None:
+    """Drop servers without the queue from the fleet. Raises Failure if no server has it."""
     from kestrelctl.commands.dropping import no_such_queue
 
-    having = {address for address, figures in cluster.each(lambda one: one.queue_stats(os.fsencode(queue))) if figures}
-    for client in [one for one in cluster.clients if one.address not in having]:
+    having = {address for address, figures in fleet.each(lambda one: one.queue_stats(os.fsencode(queue))) if figures}
+    for client in [one for one in fleet.clients if one.address not in having]:
         client.close()
-        cluster.clients.remove(client)
-    if not cluster.clients:
-        cluster.end()
+        fleet.clients.remove(client)
+    if not fleet.clients:
+        fleet.end()
         raise no_such_queue(queue)

@@ -96,6 +96,6 @@ def _change(remote: Remote, queue: str, token: int, change: "Callable[[KestrelCl
         client.need_leases(os.fsencode(queue))
         return change(client) or None
 
-    if remote.cluster().first(at, 0) is None:
+    if remote.fleet().first(at, 0) is None:
         words = f"{queue} has no item leased with the token {token}: it was confirmed, or its lease has ended"
         raise Failure(ExitCode.NEGATIVE, words)

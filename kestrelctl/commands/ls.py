@@ -26,14 +26,14 @@ def ls(
     Exit 1 when there is none, 69 when a server does not answer, 84 when one that is named without * and ? is stopped:
     its journal is damaged.
     """
-    cluster = remote.cluster()
-    found = cluster.queue_rows(patterns or (), () if output.fields or output.sort else COLUMNS, per_server=per_server)
+    fleet = remote.fleet()
+    found = fleet.queue_rows(patterns or (), () if output.fields or output.sort else COLUMNS, per_server=per_server)
     columns = ["queue", "server", *COLUMNS[1:]] if per_server else COLUMNS
     rows = [{column: row[column] for column in columns if column in row} for row in found]
     if output.form is None and not output.fields and not per_server:
         output = output._replace(form=OutputFormat.NAME)
     output.write_rows(found if output.fields or output.sort else rows, columns)
-    cluster.must_be_running(patterns or ())
-    cluster.end()
+    fleet.must_be_running(patterns or ())
+    fleet.end()
     if not found:
         raise Failure(ExitCode.NEGATIVE, "no such queue" if patterns else "there are no queues")

@@ -26,7 +26,7 @@ from kestreld.config.units import parse_duration_ms, parse_size_bytes
 if TYPE_CHECKING:
     from kestrelctl.remote.cache import CacheClient
     from kestrelctl.remote.client import KestrelClient
-    from kestrelctl.remote.cluster import Cluster
+    from kestrelctl.remote.fleet import Fleet
     from kestrelctl.remote.job_cluster import JobCluster
     from kestrelctl.remote.jobs import JobsClient
     from kestrelctl.remote.reader_api import ReaderApi
@@ -274,14 +274,14 @@ class Remote(NamedTuple):
         at_end.callback(client.close)
         return client
 
-    def cluster(self) -> "Cluster":
+    def fleet(self) -> "Fleet":
         """Clients of all servers."""
-        from kestrelctl.remote.cluster import Cluster
+        from kestrelctl.remote.fleet import Fleet
 
         timeout_ms, way = answer_ms(self.timeout), way_to(self.server)
-        cluster = Cluster(way.servers, timeout_ms, way.login)
-        at_end.callback(cluster.close)
-        return cluster
+        fleet = Fleet(way.servers, timeout_ms, way.login)
+        at_end.callback(fleet.close)
+        return fleet
 
     def reader_api(self) -> "ReaderApi":
         """The reader API of the one server."""

@@ -36,12 +36,12 @@ def peek(
         if not _show_known(queue, remote, wait or 0) and not empty_ok:
             raise no_item(queue, waited=bool(wait))
         return
-    cluster = remote.cluster()
-    found = cluster.first(lambda client, wait_ms: client.peek(os.fsencode(queue), wait_ms), wait or 0)
+    fleet = remote.fleet()
+    found = fleet.first(lambda client, wait_ms: client.peek(os.fsencode(queue), wait_ms), wait or 0)
     if found is not None:
         address, item = found
-        give_to_stdout(framing, several=False, server="" if cluster.is_one else address)(item)
-        if not cluster.is_one:
+        give_to_stdout(framing, several=False, server="" if fleet.is_one else address)(item)
+        if not fleet.is_one:
             remark(f"at {address}")
     elif not empty_ok:
         raise no_item(queue, waited=bool(wait))

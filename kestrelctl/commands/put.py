@@ -60,7 +60,7 @@ def put(
         raise Failure(ExitCode.USAGE, "--key is for one item: it cannot be used with --lines or another framing")
     framing = choose(Framing.RAW, lines=lines, null=null, length_prefixed=length_prefixed)
     batches = to_batches(open_source(data, is_literal=data_is_literal()), framing)
-    report = remote.cluster().put_many(os.fsencode(queue), batches, expiry_s(expire), delay or 0, os.fsencode(key))
+    report = remote.fleet().put_many(os.fsencode(queue), batches, expiry_s(expire), delay or 0, os.fsencode(key))
     if report.failure is not None:
         raise explain(report, report.failure)
     remark(f"stored {counted(report.stored, 'item')}")

@@ -10,11 +10,11 @@ def reload(remote: Remote) -> None:
     Exit 78 when it is invalid: the old one stays in force. Settings that need a restart are named on
     stderr.
     """
-    cluster = remote.cluster()
-    for address, more in cluster.each(lambda client: client.reload()):
-        where = "" if cluster.is_one else f"{address}: "
+    fleet = remote.fleet()
+    for address, more in fleet.each(lambda client: client.reload()):
+        where = "" if fleet.is_one else f"{address}: "
         if more:
             say(f"{where}reloaded. {more}")
         else:
             remark(f"{where}reloaded")
-    cluster.end()
+    fleet.end()

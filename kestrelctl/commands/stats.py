@@ -66,32 +66,32 @@ def stats(
     is the age of the oldest that is queued. In JSON and YAML they come behind the queues, as job_queue, unless some
     are named.
     """
-    cluster = remote.cluster()
+    fleet = remote.fleet()
     if server_wide:
-        counters = cluster.each(lambda client: client.server_stats())
-        if cluster.is_one and not per_server:
+        counters = fleet.each(lambda client: client.server_stats())
+        if fleet.is_one and not per_server:
             output.write_record(counters[0][1])
         else:
             rows = [{"server": address, **one} for address, one in counters]
             output.write_rows(rows, columns_of(rows))
-        cluster.end()
+        fleet.end()
         return
     if jobs:
         if queues:
             raise Failure(ExitCode.USAGE, "--jobs shows all queues of jobs: leave out the names")
-        rows = cluster.job_queue_rows(per_server=per_server)
+        rows = fleet.job_queue_rows(per_server=per_server)
         output.write_rows(rows, [JOB_COLUMNS[0], *(["server"] if per_server else []), *JOB_COLUMNS[1:]])
-        cluster.jobs_must_be_served()
-        cluster.end()
+        fleet.jobs_must_be_served()
+        fleet.end()
         return
     keys = () if wide or not output.has_columns_only else MAIN_COLUMNS
-    rows = cluster.queue_rows(queues or (), keys, per_server=per_server)
+    rows = fleet.queue_rows(queues or (), keys, per_server=per_server)
     if not (queues or output.has_columns_only or output.fields or output.sort):
-        rows += cluster.job_queue_rows(per_server=per_server)
+        rows += fleet.job_queue_rows(per_server=per_server)
     main = [MAIN_COLUMNS[0], *(["server"] if per_server else []), *MAIN_COLUMNS[1:]]
     output.write_rows(rows, columns_of(rows) if wide else main)
-    cluster.must_be_running(queues or ())
-    cluster.end()
+    fleet.must_be_running(queues or ())
+    fleet.end()
     names = {str(row["queue"]) for row in rows} if queues else ()
     if missing := sorted({pattern for pattern in queues or () if not alike(pattern, names)}):
         raise no_such_queue(", ".join(missing))

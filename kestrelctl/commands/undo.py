@@ -16,11 +16,9 @@ def undo(queue: QueueArgument, remote: Remote) -> None:
     Exit 1 when there is nothing to undo, 80 or 81 when the queue has no room for any or all of it: the rest can be
     undone later.
     """
-    cluster = remote.cluster()
-    undone = [
-        counts for _, counts in cluster.each(lambda client: client.undo(os.fsencode(queue))) if counts is not None
-    ]
-    cluster.end()
+    fleet = remote.fleet()
+    undone = [counts for _, counts in fleet.each(lambda client: client.undo(os.fsencode(queue))) if counts is not None]
+    fleet.end()
     if not undone:
         words = f"nothing to undo for {queue}: trash_seconds is 0, or has expired"
         raise Failure(ExitCode.NEGATIVE, words, is_quiet=False)

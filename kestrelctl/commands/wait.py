@@ -43,6 +43,6 @@ def wait(
     interval_ms = duration_ms(interval)
     if interval_ms == 0:
         raise typer.BadParameter("--interval must be greater than 0")
-    cluster = Remote(server, str(context.find_root().params["timeout"])).cluster()
-    count = wait_for(cluster, queue, awaited, limit_ms=limit, interval_ms=interval_ms, missing_ok=missing_ok)
+    fleet = Remote(server, str(context.find_root().params["timeout"])).fleet()
+    count = wait_for(fleet, queue, awaited, limit_ms=limit, interval_ms=interval_ms, missing_ok=missing_ok)
     remark(f"{queue} has items={count}")

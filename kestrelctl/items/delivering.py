@@ -17,7 +17,7 @@ from kestrelctl.shell.signals import signals_held
 
 if TYPE_CHECKING:
     from kestrelctl.remote.client import KestrelClient
-    from kestrelctl.remote.cluster import Cluster
+    from kestrelctl.remote.fleet import Fleet
     from kestreld.client.items import OpenItem
 
 # Kestrel 1.3 closes a connection that is idle for 60 s.
@@ -50,11 +50,11 @@ def take(client: "KestrelClient", queue: bytes, give: Give, *, limit: int | None
 
 
 def take_from_any(
-    cluster: "Cluster", queue: bytes, give_of: "Callable[[KestrelClient], Give]", *, limit: int | None, wait_ms: int
+    fleet: "Fleet", queue: bytes, give_of: "Callable[[KestrelClient], Give]", *, limit: int | None, wait_ms: int
 ) -> int:
     """Take items as `take` does, from any server that has some."""
-    if cluster.is_one:
-        (client,) = cluster.clients
+    if fleet.is_one:
+        (client,) = fleet.clients
         return take(client, queue, give_of(client), limit=limit, wait_ms=wait_ms)
     taken = 0
     while limit is None or taken < limit:
@@ -64,7 +64,7 @@ def take_from_any(
             at_most = 1 if turn_ms else turn
             return take(client, queue, give_of(client), limit=at_most, wait_ms=turn_ms) or None
 
-        found = cluster.first(take_turn, wait_ms)
+        found = fleet.first(take_turn, wait_ms)
         if found is None:
             break
         taken += found[1]
@@ -72,12 +72,12 @@ def take_from_any(
 
 
 def take_leases(
-    cluster: "Cluster", queue: bytes, lease_ms: int, command: str | None, *, limit: int | None, wait_ms: int
+    fleet: "Fleet", queue: bytes, lease_ms: int, command: str | None, *, limit: int | None, wait_ms: int
 ) -> int:
     """Lease items one by one, run `command` with each or print it and its token, and return their number."""
     taken = 0
     while limit is None or taken < limit:
-        found = cluster.first(lambda client, turn_ms: _lease(client, queue, lease_ms, turn_ms), wait_ms)
+        found = fleet.first(lambda client, turn_ms: _lease(client, queue, lease_ms, turn_ms), wait_ms)
         if found is None:
             break
         client, item = found[1]

@@ -11,7 +11,7 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import counted
 
 if TYPE_CHECKING:
-    from kestrelctl.remote.cluster import Cluster
+    from kestrelctl.remote.fleet import Fleet
 
 _COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
     "": operator.ge,
@@ -48,7 +48,7 @@ EMPTY: Final = Awaited("=", 0, counts_open_reads=True)
 
 
 def wait_for(
-    cluster: "Cluster",
+    fleet: "Fleet",
     queue: str,
     awaited: Awaited,
     *,
@@ -59,7 +59,7 @@ def wait_for(
     """Poll until the condition is met; return the number of items then. `limit_ms` None = forever. Raises Failure."""
     until_s = None if limit_ms is None else time.monotonic() + limit_ms / 1000
     while True:
-        found = cluster.items_of(queue)
+        found = fleet.items_of(queue)
         items, open_reads = found or (0, 0)
         if awaited.is_met(items, open_reads):
             if found is None and not missing_ok:

@@ -1,1 +1,1 @@
-"""Access to servers: addresses and logins, clients for each protocol, clusters of servers, and health checks."""
+"""Access to servers: addresses and logins, clients for each protocol, fleets of servers, and health checks."""

@@ -1,4 +1,4 @@
-"""Several independent servers used as one: queries go to all of them, items to and from any."""
+"""A fleet: several independent servers used as one: queries go to all of them, items to and from any."""
 
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -32,7 +32,7 @@ def _job_queues(client: KestrelClient) -> list[QueueBlock]:
         return []
 
 
-class Cluster:
+class Fleet:
     """The servers that a command line names, usually one.
 
     If one of several fails, its error is printed, the others go on, and `end` raises a Failure for the exit code.
