@@ -12,7 +12,7 @@ from kestreld.files import FileLayer
 from kestreld.journal import records
 from kestreld.journal.journal import Journal
 from kestreld.journal.open_files import OpenFiles
-from kestreld.journal.recovery import settle
+from kestreld.journal.reader_states import settle
 
 WRITE_BYTES: Final = 1 << 20
 

@@ -15,9 +15,10 @@ from kestreld.files import FileLayer
 from kestreld.journal import records
 from kestreld.journal.beginnings import missing_words
 from kestreld.journal.marker import Marker, find_marker
-from kestreld.journal.reader_states import ReaderStates, undone
-from kestreld.journal.recovery import settle, survey
+from kestreld.journal.reader_states import settle, undone
+from kestreld.journal.recovery import survey
 from kestreld.journal.resync import Resync
+from kestreld.journal.salvaged_readers import SalvagedReaders
 from kestreld.journal.segment_scan import UNREAD, FoundSegment, find_segments, is_unread, read_segment
 from kestreld.journal.verify import common
 
@@ -99,7 +100,7 @@ class Inspection:
         self.parts: list[FoundSegment] = []  # in the order of their items
         self.last_number = self._last_found = 0  # highest segment number ever known, and found
         self.journal_id = 0
-        self.known_readers = ReaderStates(None, from_start=False)
+        self.known_readers = SalvagedReaders(None, from_start=False)
         self.readers: list[records.ReaderState] = []
         self.state = records.Checkpoint(1, 0, 1)
         self.imports: list[bytes] = []  # IMPORT records
@@ -157,7 +158,7 @@ class Inspection:
             damage.lost_from = self._marker.floor if self._marker is not None else 1
             self.state.next_id = damage.lost_from + IDS_AT_MOST
         self.damages.append(damage)
-        self.readers = self.known_readers.settled(self.state.next_id, self.state.next_id)
+        self.readers = self.known_readers.restored(self.state.next_id, self.state.next_id)
         for state in self.readers:
             settle(state, [(0, self.state.next_id - 1)])
 
@@ -165,7 +166,7 @@ class Inspection:
     def version(self) -> int:
         """Version of the format that the intact records need."""
         known = self.known_readers
-        has_failures = known.failures or any(origin.failure for origin in known.due.origins.values())
+        has_failures = known.failures or any(origin.failure for origin in known.origins.values())
         needed = 3 if has_failures else 1  # not only by headers, which may be damaged
         return max([needed, *(part.header.version for part in self.parts if part.header is not None)])
 
@@ -206,7 +207,7 @@ class Inspection:
     def _begin(self, base: int) -> None:
         from_start = self.parts[0].number == 1
         checkpoint = self.parts[base].checkpoint if base >= 0 else None
-        self.known_readers = ReaderStates(checkpoint, from_start=from_start)
+        self.known_readers = SalvagedReaders(checkpoint, from_start=from_start)
         self._expected = self.parts[0].first_id
         self.state.next_id = self._expected
         if checkpoint is not None:
@@ -246,8 +247,8 @@ class Inspection:
             elif record_type == records.Type.IMPORT:
                 self.imports.append(buffer[at:end])
             elif record_type > 0:
-                learn = self.known_readers.apply if after_base else self.known_readers.apply_before
-                learn(record_type, buffer[at + records.FRAME_BYTES : end])
+                take = self.known_readers.take if after_base else self.known_readers.take_before
+                take(record_type, buffer[at + records.FRAME_BYTES : end])
         if part.checkpoint is None and not found:
             reason = "the segment does not begin with a CHECKPOINT"
             self._suspect(Damage(part.path, part.records_at, 0, reason))
@@ -343,7 +344,7 @@ class Inspection:
         first = self.parts[0]
         if self._server is not None:
             self.known_readers.learn(self._server.next_reader, self._server.readers)
-        self.readers = self.known_readers.settled(first.first_id, self.state.next_id)
+        self.readers = self.known_readers.restored(first.first_id, self.state.next_id)
         needed = records.merged(
             [ids for state in self.readers if state.kind == records.Kind.QUEUE for ids in undone(state)]
         )

@@ -1,186 +1,201 @@
-"""Readers of a damaged journal, and the items that each is done with, according to its whole records.
+"""States of a journal's readers by its records: the one place that says what each means for a reader.
 
-If these are not enough, an item is delivered again rather than not at all.
+Startup, repair and verification take in the records one by one.
 """
 
-from bisect import bisect_left, bisect_right
+from typing import Final
 
-from kestreld.journal import records
-from kestreld.journal.held_records import HeldRecords
-from kestreld.journal.recovery import note_failure, settle, true_failures
+from kestreld.journal.records import (
+    ID_MAX,
+    NOTES,
+    Checkpoint,
+    Done,
+    Due,
+    FailedItem,
+    Key,
+    Kind,
+    Origin,
+    Range,
+    ReaderChange,
+    ReaderState,
+    Reason,
+    Type,
+    merged,
+    read_abort,
+    read_done,
+    read_due,
+    read_failure,
+    read_key,
+    read_origin,
+    read_reader,
+)
+
+WAITING: Final = frozenset({Type.DONE, Type.DUE, Type.READER})  # all that says for whom an item waits
 
 
 class ReaderStates:
-    """Readers by a CHECKPOINT and the records after it. `base` None: no CHECKPOINT is whole.
+    """Readers, and the items that each is done with or holds, by a CHECKPOINT and other records in their order.
 
-    `from_start`: the journal's very first segment is there, so that every reader was added in the segments left.
+    Of what `take_before` and `take` are passed, an item's last record counts. `readers` have what `done`, `due` and
+    `keys` say only once they are `settled`. `base` None: no CHECKPOINT is known, and every reader is added by a READER.
     """
 
-    def __init__(self, base: records.Checkpoint | None, *, from_start: bool) -> None:
-        self.next_reader = base.next_reader if base is not None else 1
-        self._readers = {state.number: state for state in base.readers} if base is not None else {}
-        self._all_are_named = base is not None or from_start
-        self._first_new = self.next_reader
-        self._done: dict[int, list[records.Range]] = {
-            number: list(state.done) for number, state in self._readers.items()
-        }
-        self._held_from = base.held_from if base is not None else 0
-        self.due = HeldRecords(self._readers.values())
-        self.failures: dict[records.FailedItem, str] = dict(base.failures) if base is not None else {}
-        if base is None:
-            self.due.join(self.next_reader, records.Kind.QUEUE, 0)  # the default reader's number
-        self._before: dict[int, list[records.Range]] = {}  # by DONE records before the CHECKPOINT
-        self._surely_ended: dict[int, list[records.Range]] = {}  # done or held, by an earlier CHECKPOINT
+    def __init__(self, base: Checkpoint | None) -> None:
+        self.readers: dict[int, ReaderState] = {}
+        self.next_reader = self._first_new = base.next_reader if base is not None else 1
+        self.done: dict[int, list[Range]] = {}  # ahead of the reader's head or not, in any order
+        self.due: dict[int, dict[int, Due]] = {}  # held items of readers with a window, by id
+        self.keys: dict[int, dict[bytes, Key]] = {}  # of the same readers, by digest
+        self.origins: dict[int, Origin] = {}
+        self.failures: dict[FailedItem, str] = dict(base.failures) if base is not None else {}
+        self.first_id = 0  # held items below it were done, if only in memory, and are gone
         self._dropped: set[int] = set()
-        self._met: set[int] = set()  # numbers that occur in records
+        self._at_ids: dict[int, int] = {}
+        if base is not None:
+            self.take_checkpoint(base)
 
-    def meet(self, number: int) -> None:
-        """Record that an item is for this reader only."""
-        if number < records.READER_MAX:
-            self._met.add(number)
+    def take_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Take in a CHECKPOINT that not all records before have led up to."""
+        for state in checkpoint.readers:
+            self.readers[state.number] = state
+            self.done.setdefault(state.number, []).extend(state.done)
+            self.join(state.number, state.kind, state.at_id)
 
-    def apply_before(self, record_type: int, body: bytes) -> None:
-        """Apply a whole record before the CHECKPOINT, which has everything but the items held back."""
-        if record_type == records.Type.DONE:
-            gone = records.read_done(body)
-            self.due.done(gone)
-            self._before.setdefault(gone.reader, []).extend(gone.ranges)
-        else:
+    def join(self, number: int, kind: Kind, at_id: int) -> None:
+        """Let a reader hold items from `at_id` on."""
+        if kind == Kind.QUEUE:
+            self._at_ids[number] = at_id
+            self.due[number] = {}
+            self.keys[number] = {}
+
+    def take_before(self, record_type: int, body: bytes) -> None:
+        """Take in a record before the CHECKPOINT, which says everything but what is held, and keys and origins."""
+        if record_type in NOTES:
             self._note(record_type, body)
+        elif record_type == Type.DONE:
+            self.end(read_done(body))
 
-    def pass_checkpoint(self, passed: records.Checkpoint) -> None:
-        """Pass a CHECKPOINT that is not the last, with everything before it complete."""
-        for state in passed.readers:
-            if state.held_items <= len(self.due.of.get(state.number, ())):
-                self._surely_ended[state.number] = [(0, state.head - 1), *state.done]
-
-    def reach_checkpoint(self, *, is_complete: bool) -> None:
-        """Reach the CHECKPOINT. If a reader may hold more than is known, all not known to be done counts as held.
-
-        `is_complete`: everything written before it is there. Otherwise the number of held items proves nothing: some of
-        the known ones may be done.
-        """
-        for number, state in self._readers.items():
-            is_known = is_complete and state.held_items <= len(self.due.of.get(number, ()))
-            if state.held_items and not is_known:
-                ended = [*self._before.get(number, []), *self._ended_before(number)]
-                older = records.merged([(0, state.head - 1), *state.done])
-                below = [(first, min(last, self._held_from - 1)) for first, last in older if first < self._held_from]
-                state.head = max(min(state.head, self._held_from), state.at_id)  # others may hold what came before it
-                self._done[number] = [*below, *ended]
-
-    def _ended_before(self, number: int) -> list[records.Range]:
-        """Ids neither waiting nor held at the last CHECKPOINT before which nothing is missing."""
-        left: list[records.Range] = []
-        held = sorted(self.due.of.get(number, ()))
-        for first, last in records.merged(self._surely_ended.get(number, [])):
-            for one in held[bisect_left(held, first) : bisect_right(held, last)]:
-                left.append((first, one - 1))
-                first = one + 1
-            left.append((first, last))
-        return [(first, last) for first, last in left if first <= last]
+    def take(self, record_type: int, body: bytes) -> None:
+        """Take in a record after the CHECKPOINT, of any type but PUT and CHECKPOINT."""
+        if record_type == Type.DONE:
+            gone = read_done(body)
+            self.end(gone)
+            self.done.setdefault(gone.reader, []).extend(gone.ranges)
+            if (reader := self.readers.get(gone.reader)) is not None:
+                reader.items -= gone.items
+                reader.data_bytes -= gone.data_bytes
+                reader.ended[gone.reason] += gone.items
+        elif record_type in NOTES:
+            self._note(record_type, body)
+        elif record_type == Type.ABORT:
+            abort = read_abort(body)
+            if abort.reader in self.readers:
+                self.readers[abort.reader].retries[abort.item_id] = abort.times
+        elif record_type == Type.FAILURE:
+            failed, text = read_failure(body)
+            self.failures.pop(failed, None)
+            self.failures[failed] = text  # as the latest
+        elif record_type == Type.READER:
+            self.change(read_reader(body))
 
     def _note(self, record_type: int, body: bytes) -> None:
-        if record_type == records.Type.DUE:
-            due = records.read_due(body)
-            if due.reader and due.reader not in self.due.of and due.reader not in self._dropped:
-                self.due.join(due.reader, records.Kind.QUEUE, 0)
-            self.due.note(due)
-        elif record_type == records.Type.KEY:
-            self.due.note_key(records.read_key(body))
-        elif record_type == records.Type.ORIGIN:
-            self.due.note_origin(records.read_origin(body))
+        if record_type == Type.DUE:
+            self.hold(read_due(body))
+        elif record_type == Type.KEY:
+            key = read_key(body)
+            if key.reader in self.keys:
+                self.keys[key.reader][key.digest] = key
+        else:
+            origin = read_origin(body)
+            self.origins[origin.item_id] = origin
 
-    def apply(self, record_type: int, body: bytes) -> None:
-        """Apply a whole record after the CHECKPOINT."""
-        self._note(record_type, body)
-        if record_type == records.Type.DONE:
-            gone = records.read_done(body)
-            self.due.done(gone)
-            self._met.add(gone.reader)
-            self._done.setdefault(gone.reader, []).extend(gone.ranges)
-            if gone.reader in self._readers:
-                self._readers[gone.reader].ended[gone.reason] += gone.items
-        elif record_type == records.Type.ABORT:
-            abort = records.read_abort(body)
-            if abort.reader in self._readers:
-                self._readers[abort.reader].retries[abort.item_id] = abort.times
-        elif record_type == records.Type.FAILURE:
-            note_failure(self.failures, body)
-        elif record_type == records.Type.READER:
-            self._change(body)
+    def hold(self, due: Due) -> None:
+        """Take in a DUE record."""
+        if due.reader:
+            if due.reader in self.due:
+                self.due[due.reader][due.item_id] = due
+            return
+        for number, at_id in self._at_ids.items():
+            if at_id <= due.item_id:
+                self.due[number][due.item_id] = due
 
-    def recall(self, body: bytes) -> None:
-        """Apply a READER found in a bad stretch if its number is the next one: items may hold other READERs."""
-        if records.read_reader(body).reader == self.next_reader:
-            self._change(body)
+    def end(self, done: Done) -> None:
+        """Forget held items that are done. A flush also forgets the reader's keys."""
+        known = self.due.get(done.reader)
+        if known is None:
+            return
+        if done.reason == Reason.FLUSHED:
+            self.keys[done.reader] = {}
+        for first, last in done.ranges if known else ():
+            if last - first < len(known):
+                found = [one for one in range(first, last + 1) if one in known]
+            else:
+                found = [one for one in known if first <= one <= last]
+            for one in found:
+                del known[one]
 
-    def _change(self, body: bytes) -> None:
-        change = records.read_reader(body)
+    def change(self, change: ReaderChange) -> None:
+        """Take in a READER record."""
         number = change.reader
         self.next_reader = max(self.next_reader, number + 1)
         if change.dropped:
             self._dropped.add(number)
-            self._readers.pop(number, None)
-            self.due.leave(number)
-        elif number >= self._first_new and number not in self._readers and number not in self._dropped:
-            self._readers[number] = records.ReaderState(number, change.kind, change.name, change.at_id, change.at_id)
-            if number not in self.due.of:
-                self.due.join(number, change.kind, change.at_id)
+            for known in (self.readers, self.due, self.keys, self._at_ids):
+                known.pop(number, None)
+        elif not self.is_known(number):
+            self.readers[number] = ReaderState(number, change.kind, change.name, change.at_id, change.at_id)
+            self.done.setdefault(number, [])
+            if number not in self.due:
+                self.join(number, change.kind, change.at_id)
 
-    def learn(self, next_reader: int, readers: list[records.ReaderState]) -> None:
-        """Take the readers from a running server: these and no others."""
-        known, self._readers = self._readers, {}
-        for state in readers:
-            found = known.get(state.number) or records.ReaderState(
-                state.number, state.kind, state.name, state.at_id, state.at_id
-            )
-            found.name, found.head = state.name, max(found.head, state.head)
-            self._readers[state.number] = found
-        self.next_reader = max(self.next_reader, next_reader)
-        self._all_are_named = True
-        self._met.clear()
+    def is_known(self, number: int) -> bool:
+        """True if a reader of that number is there, or was dropped."""
+        return number in self.readers or number in self._dropped or number < self._first_new
 
-    def settled(self, first_id: int, next_id: int) -> list[records.ReaderState]:
-        """The readers, each with its head and the ranges done ahead of it.
+    def is_ahead_of(self, next_id: int) -> bool:
+        """True if an item is held that was never put."""
+        return any(one >= next_id for known in self.due.values() for one in known)
 
-        `first_id` is the lowest id left, `next_id` the one after the last that was given out.
+    def settled(self, next_id: int) -> list[ReaderState]:
+        """The readers, each with its head, the ranges done ahead of it, and what it holds.
+
+        `next_id` follows the last id that was given out: a torn tail may have had the PUTs of others.
         """
-        unnamed = {
-            number
-            for number in self._met
-            if number >= self._first_new and number not in self._readers and number not in self._dropped
+        for number, state in self.readers.items():
+            held, head = self.due.get(number, {}), state.head
+            # The reader must not meet held items among waiting ones.
+            settle(state, [*self.done[number], *[(one, one) for one in held if head <= one < next_id]])
+            state.retries = {one: times for one, times in state.retries.items() if one < next_id}
+            state.due = {one: due for one, due in held.items() if self.first_id <= one < next_id}
+            state.keys = [key for key in self.keys.get(number, {}).values() if key.item_id < next_id]
+        self.failures = {
+            (number, one): text
+            for (number, one), text in self.failures.items()
+            if number in self.readers and one < next_id
         }
-        names = {state.name for state in self._readers.values() if state.kind == records.Kind.QUEUE}
-        if "" not in names and (not names or not self._all_are_named or unnamed):
-            number = 1 if 1 not in self._readers and 1 not in self._dropped else self.next_reader
-            if self._all_are_named and unnamed:
-                number = min(unnamed)
-            else:
-                self._done[number] = []  # the reader that was done with items may have been another
-            unnamed.discard(number)
-            self._add(number, "", first_id)
-        for number in sorted(unnamed):
-            self._add(number, f"reader-{number}", first_id)
-        for state in self._readers.values():
-            state.due = {one: due for one, due in self.due.of.get(state.number, {}).items() if one < next_id}
-            state.keys = [key for key in self.due.keys.get(state.number, {}).values() if key.item_id < next_id]
-            settle(state, [*self._done.get(state.number, []), *((one, one) for one in state.due)])
-            state.segment = state.offset = state.held_items = state.held_bytes = 0
-        self.failures = true_failures(self.failures, self._readers, next_id)
-        return list(self._readers.values())
-
-    def _add(self, number: int, name: str, first_id: int) -> None:
-        self.next_reader = max(self.next_reader, number + 1)
-        self._readers[number] = records.ReaderState(number, records.Kind.QUEUE, name, first_id, first_id)
+        return list(self.readers.values())
 
 
-def undone(state: records.ReaderState) -> list[records.Range]:
+def settle(reader: ReaderState, done: list[Range]) -> None:
+    """Advance the head over done ids, and keep the ranges ahead of it, merged and in order."""
+    ahead = merged(done)
+    while ahead and ahead[0][0] <= reader.head:
+        reader.head = max(reader.head, ahead.pop(0)[1] + 1)
+    reader.done = ahead
+    if reader.retries:
+        reader.retries = {
+            retried: times
+            for retried, times in reader.retries.items()
+            if retried >= reader.head and not any(first <= retried <= last for first, last in ahead)
+        }
+
+
+def undone(state: ReaderState) -> list[Range]:
     """Ids that a reader has yet to finish, held ones included; the last range is open-ended (ID_MAX)."""
     ranges, first = [], state.head
     for done_first, done_last in state.done:
         if first < done_first:
             ranges.append((first, done_first - 1))
         first = max(first, done_last + 1)
-    ranges.append((first, records.ID_MAX))
-    return records.merged([*ranges, *((one, one) for one in state.due)])
+    ranges.append((first, ID_MAX))
+    return merged([*ranges, *((one, one) for one in state.due)])

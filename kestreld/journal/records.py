@@ -700,6 +700,13 @@ _READERS_OF: Final[dict[int, Callable[[bytes], object]]] = {
     Type.FAILURE: read_failure,
 }
 
+# Records about one item, whose PUT may follow them.
+NOTES: Final[dict[int, Callable[[bytes], Due | Key | Origin]]] = {
+    Type.DUE: read_due,
+    Type.KEY: read_key,
+    Type.ORIGIN: read_origin,
+}
+
 
 def _makes_sense(record_type: int, body: bytes) -> bool:
     """True if a body has the fields of its type; a newer kestreld's may not."""

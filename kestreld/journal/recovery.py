@@ -10,7 +10,7 @@ needs: JournalCorrupt is raised before anything is changed, and stops this queue
 after an interrupted turn.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -27,15 +27,16 @@ from kestreld.journal.beginnings import (
     open_segment,
     take_unfinished,
 )
-from kestreld.journal.held_records import HeldRecords
 from kestreld.journal.journal import Journal
 from kestreld.journal.marker import SUFFIX as MARKER_SUFFIX
 from kestreld.journal.marker import Marker, find_marker
 from kestreld.journal.open_files import OpenFiles
+from kestreld.journal.reader_states import ReaderStates
 from kestreld.journal.records import (
     ADD_FACTOR,
     FRAME_BYTES,
     ID_MAX,
+    NOTES,
     PUT,
     PUT_FIELDS_BYTES,
     PUT_HEADER_BYTES,
@@ -43,27 +44,17 @@ from kestreld.journal.records import (
     TYPE_OFFSET,
     Check,
     Checkpoint,
-    Due,
-    FailedItem,
-    Key,
-    Origin,
     Range,
-    ReaderChange,
-    ReaderState,
     Type,
     checked_end,
     find_whole_records,
+    item_id,
     item_optional_fields,
     merged,
     put_checksum,
-    read_abort,
-    read_done,
-    read_due,
-    read_failure,
-    read_key,
-    read_origin,
     read_reader,
     read_sync,
+    record_end,
     whole_records,
     why_bad,
 )
@@ -161,8 +152,8 @@ def reread(files: FileLayer, journal: Journal) -> Checkpoint | None:
     if journal.failed is not None and newest.segment.number == known:
         buffer = buffer[: journal.live.used_bytes]  # the bytes behind it are the rest of a failed commit
     begun = [one.segment for one in found if one.segment.number > known]
-    due = _due_before(files, newest.checkpoint, [*journal.segments, *begun])
-    end = newest.segment.used_bytes = _Replay(newest.checkpoint, newest, due).run(buffer)
+    states = _states_before(files, newest.checkpoint, [*journal.segments, *begun])
+    end = newest.segment.used_bytes = _Replay(newest.checkpoint, newest, states).run(buffer)
     if end < len(buffer):
         fd = files.open_append(newest.segment.path)
         try:
@@ -202,8 +193,8 @@ def survey(files: FileLayer, folder: str) -> Survey:
     assert newest.header is not None
     buffer = newest.read(files)
     floor = 0 if marker is None else marker.floor
-    due = _due_before(files, newest.checkpoint, [one.segment for one in found], floor)
-    replay = _Replay(newest.checkpoint, newest, due)
+    states = _states_before(files, newest.checkpoint, [one.segment for one in found], floor)
+    replay = _Replay(newest.checkpoint, newest, states)
     end = newest.segment.used_bytes = replay.run(buffer)
     _must_be_complete(files, folder, found, marker)
     header, segments = newest.header, [one.segment for one in found]
@@ -224,22 +215,43 @@ def survey(files: FileLayer, folder: str) -> Survey:
     )
 
 
-def _due_before(files: FileLayer, state: Checkpoint, segments: list[Segment], floor: int = 0) -> HeldRecords:
-    """Read DUE records from before the newest segment, from the lowest id on that one may be about.
+def _states_before(files: FileLayer, state: Checkpoint, segments: list[Segment], floor: int = 0) -> ReaderStates:
+    """States at the CHECKPOINT of the newest segment; notes before it are read from the lowest id that counts.
 
     Items below the `floor` are done: a power cut may bring back deleted segments with such items, without the records
     that they are done.
     """
-    due = HeldRecords(state.readers)
-    due.first_id = max(floor, min([segment.first_id for segment in segments], default=0))
+    states = ReaderStates(state)
+    states.first_id = max(floor, min([segment.first_id for segment in segments], default=0))
     if not state.held_from:
-        return due
+        return states
     older = [segment for segment in segments if segment.number < state.segment]
     while len(older) > 1 and older[1].first_id <= state.held_from:
         del older[0]
     for segment in older:
-        due.read(files.read_file(segment.path)[: segment.used_bytes], segment)
-    return due
+        _take_before(files.read_file(segment.path)[: segment.used_bytes], segment, states)
+    return states
+
+
+def _take_before(buffer: bytes, segment: Segment, states: ReaderStates) -> None:
+    """Take in a whole segment before the newest. PUTs are skipped by their length; seek points are added.
+
+    Raises JournalCorrupt.
+    """
+    at, size, path = segment.records_at, len(buffer), segment.path
+    while at < size:
+        if size - at >= PUT_HEADER_BYTES and buffer[at + TYPE_OFFSET] == Type.PUT:
+            end = record_end(buffer, at)
+            if not at + PUT_HEADER_BYTES <= end <= size:
+                raise JournalCorrupt(path, at, why_bad(-1))
+            if at >= segment.mark_at:
+                segment.mark(item_id(buffer[at : at + PUT_HEADER_BYTES]), at)
+        else:
+            record_type, end = checked_end(buffer, at)
+            if not record_type:
+                raise JournalCorrupt(path, at, why_bad(end))
+            states.take_before(record_type, buffer[at + FRAME_BYTES : end])
+        at = end
 
 
 def _must_be_complete(files: FileLayer, folder: str, found: list[Beginning], marker: Marker | None) -> None:
@@ -293,28 +305,26 @@ NEVER_PUT: Final = "a DUE, KEY or ORIGIN record is about an item that was not pu
 class _Replay:
     """State of a CHECKPOINT, changed by the records after it."""
 
-    def __init__(self, state: Checkpoint, newest: Beginning, due: HeldRecords) -> None:
-        self._due = due
+    def __init__(self, state: Checkpoint, newest: Beginning, states: ReaderStates) -> None:
+        self._states = states
         self.has_sync = False  # a SYNC record was found
         self.sealed_bytes = 0  # end of the last SYNC that covers everything before it
         self._state = state
         self._newest = newest
         self._ahead: list[tuple[int, int, bytes]] = []  # offset, type and body of records before their item's PUT
-        self._readers = {reader.number: reader for reader in state.readers}
+        self._readers = states.readers
         for reader in state.readers:  # counted together until the end: DONEs do not tell them apart
             reader.items += reader.held_items
             reader.data_bytes += reader.held_bytes
         # PUTs for every reader are counted once; a reader's share are those after it joined.
         self._joined = dict.fromkeys(self._readers, (0, 0))
-        self._done: dict[int, list[Range]] = {number: list(reader.done) for number, reader in self._readers.items()}
         self._held_from, self._first_new = state.held_from, state.next_id
         # Held items of each reader whose DUE records were not found. They may have been done since.
         self._unknown = {
             number: unknown
             for number, reader in self._readers.items()
-            if (unknown := reader.held_items - len(due.of.get(number, ()))) > 0
+            if (unknown := reader.held_items - len(states.due.get(number, ()))) > 0
         }
-        self._ended: dict[int, list[Range]] = {number: [] for number in self._unknown}
 
     def run(self, buffer: bytes) -> int:
         """Apply the records after the CHECKPOINT; returns the offset where the good ones end. Raises JournalCorrupt.
@@ -359,21 +369,22 @@ class _Replay:
             if not record_type:
                 break
             body = buffer[at + FRAME_BYTES : end]
-            if record_type in (Type.DUE, Type.KEY, Type.ORIGIN) and _about(record_type, body) >= next_id:
+            if record_type in NOTES and NOTES[record_type](body).item_id >= next_id:
                 ahead.append((at, record_type, body))
-            elif ahead and record_type not in (Type.DUE, Type.KEY, Type.ORIGIN):
+            elif ahead and record_type not in NOTES:
                 raise RecordsDisagree(segment.path, ahead[0][0], NEVER_PUT)
             elif record_type == Type.READER:
                 change = read_reader(body)
                 joined = _count_on(buffer, end, change.at_id - next_id, shared_items, shared_bytes)
-                self._change(change, joined)
+                self._joined.setdefault(change.reader, joined)
+                self._states.change(change)
             elif record_type == Type.SYNC:
                 covered_bytes = read_sync(body)
                 synced = self.has_sync = covered_bytes > 0
                 if covered_bytes == at:
                     self.sealed_bytes = end
             else:
-                self._take(record_type, body)
+                self._states.take(record_type, body)
             at = end
         if at < size:
             must_be_torn(buffer, at, segment.path, synced)
@@ -383,11 +394,13 @@ class _Replay:
         return ahead[0][0] if ahead else at
 
     def _must_know_all_held(self, path: str) -> None:
-        if self._due.is_ahead_of(self._state.next_id):
+        if self._states.is_ahead_of(self._state.next_id):
             raise RecordsDisagree(path, 0, NEVER_PUT)
         for number, unknown in self._unknown.items():
-            ended = ids_within(self._ended[number], self._held_from, self._first_new)
-            if number in self._readers and unknown > ended and self._due.first_id <= self._held_from:
+            if number not in self._readers or self._states.first_id > self._held_from:
+                continue
+            since = self._states.done[number][len(self._readers[number].done) :]
+            if unknown > ids_within(since, self._held_from, self._first_new):
                 words = f"DUE records are missing: items={unknown} are delayed or retrying, but their ids are unknown"
                 raise RecordsDisagree(path, 0, words)
 
@@ -396,91 +409,26 @@ class _Replay:
         ahead = self._ahead[:]
         self._ahead.clear()
         for at, record_type, body in ahead:
-            if _about(record_type, body) < next_id:
-                self._take(record_type, body)
+            if NOTES[record_type](body).item_id < next_id:
+                self._states.take(record_type, body)
             else:
                 self._ahead.append((at, record_type, body))
 
-    def _change(self, change: ReaderChange, joined: tuple[int, int]) -> None:
-        if change.dropped:
-            self._readers.pop(change.reader, None)
-            self._due.leave(change.reader)
-            return
-        self._readers[change.reader] = ReaderState(change.reader, change.kind, change.name, change.at_id, change.at_id)
-        self._joined[change.reader] = joined
-        self._done[change.reader] = []
-        self._due.join(change.reader, change.kind, change.at_id)
-        self._state.next_reader = max(self._state.next_reader, change.reader + 1)
-
-    def _take(self, record_type: int, body: bytes) -> None:
-        if record_type == Type.DONE:
-            gone = read_done(body)
-            reader = self._readers.get(gone.reader)
-            if reader is not None:
-                self._due.done(gone)
-                reader.items -= gone.items
-                reader.data_bytes -= gone.data_bytes
-                reader.ended[gone.reason] += gone.items
-                self._done[gone.reader].extend(gone.ranges)
-                if gone.reader in self._ended:
-                    self._ended[gone.reader] += gone.ranges
-        elif record_type == Type.DUE:
-            due = read_due(body)
-            for number in self._due.note(due):  # its reader must not meet it among waiting items
-                self._done[number].append((due.item_id, due.item_id))
-        elif record_type == Type.ORIGIN:
-            self._due.note_origin(read_origin(body))
-        elif record_type == Type.KEY:
-            self._due.note_key(read_key(body))
-        elif record_type == Type.ABORT:
-            abort = read_abort(body)
-            if abort.reader in self._readers:
-                self._readers[abort.reader].retries[abort.item_id] = abort.times
-        elif record_type == Type.FAILURE:
-            note_failure(self._state.failures, body)
-
     def _settle(self, shared_items: int, shared_bytes: int) -> None:
-        for number, reader in self._readers.items():
-            items_before, bytes_before = self._joined[number]
-            reader.items += shared_items - items_before
-            reader.data_bytes += shared_bytes - bytes_before
-            settle(reader, self._done[number])
-            # A torn tail may have had an item's PUT: the next item gets its id.
-            reader.retries = {one: times for one, times in reader.retries.items() if one < self._state.next_id}
-            reader.due = self._due.left(number)
-            reader.keys = list(self._due.keys.get(number, {}).values())
+        state, states = self._state, self._states
+        state.readers = states.settled(state.next_id)
+        for reader in state.readers:
+            items_before, bytes_before = self._joined[reader.number]
             reader.held_items = len(reader.due)
             reader.held_bytes = sum([due.data_bytes for due in reader.due.values()])
-            reader.items -= reader.held_items
-            reader.data_bytes -= reader.held_bytes
-        self._state.readers = list(self._readers.values())
-        self._state.origins = self._due.origins
-        self._state.failures = true_failures(self._state.failures, self._readers, self._state.next_id)
-
-
-def note_failure(failures: dict[FailedItem, str], body: bytes) -> None:
-    """Add a FAILURE record as the latest."""
-    failed, text = read_failure(body)
-    failures.pop(failed, None)
-    failures[failed] = text
-
-
-def true_failures(failures: Mapping[FailedItem, str], readers: Container[int], next_id: int) -> dict[FailedItem, str]:
-    """Failures of existing readers and of items that were put: a torn tail may have had an item's PUT."""
-    return {(number, one): text for (number, one), text in failures.items() if number in readers and one < next_id}
+            reader.items += shared_items - items_before - reader.held_items
+            reader.data_bytes += shared_bytes - bytes_before - reader.held_bytes
+        state.next_reader, state.origins, state.failures = states.next_reader, states.origins, states.failures
 
 
 def ids_within(ranges: list[Range], first: int, end: int) -> int:
     """Number of ids from `first` to before `end` that are in any of the ranges."""
     return sum(max(min(last + 1, end) - max(one, first), 0) for one, last in merged(ranges))
-
-
-def _about(record_type: int, body: bytes) -> int:
-    """Id of the item that a DUE, KEY or ORIGIN record is about."""
-    read: Callable[[bytes], Due | Key | Origin] = (
-        read_due if record_type == Type.DUE else read_key if record_type == Type.KEY else read_origin
-    )
-    return read(body).item_id
 
 
 def _count_on(buffer: bytes, at: int, puts: int, items: int, data_bytes: int) -> tuple[int, int]:
@@ -499,20 +447,6 @@ def _count_on(buffer: bytes, at: int, puts: int, items: int, data_bytes: int) ->
                 data_bytes += end - at - PUT_HEADER_BYTES
         at = end
     return items, data_bytes
-
-
-def settle(reader: ReaderState, done: list[Range]) -> None:
-    """Advance the head over done ids, and keep the ranges ahead of it, merged and in order."""
-    ahead = merged(done)
-    while ahead and ahead[0][0] <= reader.head:
-        reader.head = max(reader.head, ahead.pop(0)[1] + 1)
-    reader.done = ahead
-    if reader.retries:
-        reader.retries = {
-            retried: times
-            for retried, times in reader.retries.items()
-            if retried >= reader.head and not any(first <= retried <= last for first, last in ahead)
-        }
 
 
 def must_be_torn(buffer: bytes, at: int, path: str, synced: bool, check: Check = checked_end) -> None:

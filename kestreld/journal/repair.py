@@ -116,7 +116,7 @@ class Repair:
             first_id=self._found.first_id,
             first_segment=self._found.last_number + 1,
             version=self._found.version,
-            origins=self._found.known_readers.due.origins,
+            origins=self._found.known_readers.origins,
             failures=self._found.known_readers.failures,
             syncs=False,
         )

@@ -11,8 +11,8 @@ from kestreld.errors import JournalCorrupt, RecordsDisagree, SegmentsMissing
 from kestreld.files import FileLayer, why_unread
 from kestreld.journal import records
 from kestreld.journal.beginnings import Beginning, Gap, counted_bytes, is_empty, open_segment, take_unfinished
-from kestreld.journal.held_records import HeldRecords
 from kestreld.journal.marker import Marker, find_marker
+from kestreld.journal.reader_states import WAITING, ReaderStates
 from kestreld.journal.recovery import must_be_torn, survey
 from kestreld.journal.segment import parse_segment_name
 
@@ -77,26 +77,6 @@ class _Folder:
     stood_in_for: set[str] = field(default_factory=set)  # replaced by a compacted segment
 
 
-@dataclass(slots=True)
-class _Readers:
-    """Per reader of a journal, the ids it is done with as unsorted ranges, and the items it holds."""
-
-    done: dict[int, list[records.Range]] = field(default_factory=dict)
-    due: HeldRecords = field(default_factory=lambda: HeldRecords([]))
-
-    def add(self, number: int, at_id: int) -> None:
-        if number not in self.due.of:
-            self.due.join(number, records.Kind.QUEUE, at_id)
-        self.done.setdefault(number, []).append((0, at_id - 1))
-
-    def learn(self, checkpoint: records.Checkpoint) -> None:
-        for state in checkpoint.readers:
-            if state.kind == records.Kind.QUEUE:
-                self.due.join(state.number, state.kind, state.at_id)
-                self.add(state.number, max(state.at_id, state.head))
-                self.done[state.number].extend(state.done)
-
-
 def journal_folders(files: FileLayer, spool: str, queue: str | None = None) -> Iterator[tuple[str, str]]:
     """Family and folder of every journal in the spool, or of one queue's. Raises OSError."""
     if queue is not None:
@@ -145,7 +125,7 @@ def verify_journal(files: FileLayer, folder: str, queue: str, known: Known = not
     around = _look_around(files, folder, names, marker)
     reports: list[SegmentReport] = []
     contents: list[_Contents] = []
-    readers = _Readers()
+    readers = ReaderStates(None)
     missing: list[tuple[int, str]] = []  # number of the segment after a gap, and the message
     previous: SegmentReport | None = None
     last_number, put_items = 0, CANNOT_TELL
@@ -248,7 +228,7 @@ def _read_segment(
     beginning: Beginning,
     around: _Folder,
     found: _Contents,
-    readers: _Readers,
+    readers: ReaderStates,
     *,
     is_first: bool,
 ) -> None:
@@ -281,7 +261,7 @@ def _read_segment(
 
 
 def _read_records(
-    report: SegmentReport, buffer: bytes, at: int, found: _Contents, readers: _Readers, *, first: bool
+    report: SegmentReport, buffer: bytes, at: int, found: _Contents, readers: ReaderStates, *, first: bool
 ) -> int:
     """Read the records; returns the offset at which whole ones end."""
     start = last = -1
@@ -301,39 +281,26 @@ def _read_records(
                 if start >= 0:
                     found.shared.append((start, last))
                 start = last = put_id
-        else:
-            found.synced = found.synced or record_type == records.Type.SYNC
-            _read_other(records.Type(record_type), buffer[at + records.FRAME_BYTES : end], readers, first=first)
+        elif record_type in WAITING:
+            readers.take(record_type, buffer[at + records.FRAME_BYTES : end])
+        elif record_type == records.Type.CHECKPOINT and first:
+            readers.take_checkpoint(records.read_checkpoint(buffer[at + records.FRAME_BYTES : end]))
+        elif record_type == records.Type.SYNC:
+            found.synced = True
         at = end
     if start >= 0:
         found.shared.append((start, last))
     return at
 
 
-def _read_other(record_type: records.Type, body: bytes, readers: _Readers, *, first: bool) -> None:
-    if record_type == records.Type.DONE:
-        done = records.read_done(body)
-        readers.due.done(done)
-        if done.reader in readers.done:
-            readers.done[done.reader].extend(done.ranges)
-    elif record_type == records.Type.READER:
-        change = records.read_reader(body)
-        if change.dropped:
-            readers.done.pop(change.reader, None)
-            readers.due.leave(change.reader)
-        elif change.kind == records.Kind.QUEUE:
-            readers.add(change.reader, change.at_id)
-    elif record_type == records.Type.DUE:
-        readers.due.note(records.read_due(body))
-    elif record_type == records.Type.CHECKPOINT and first:
-        readers.learn(records.read_checkpoint(body))
-
-
-def _count_live(reports: list[SegmentReport], contents: list[_Contents], readers: _Readers) -> None:
+def _count_live(reports: list[SegmentReport], contents: list[_Contents], readers: ReaderStates) -> None:
     """Count live items: those that a reader they are for is not done with."""
     done = {
-        number: _without(records.merged(ranges), readers.due.of.get(number, ()))
-        for number, ranges in readers.done.items()
+        number: _without(
+            records.merged([(0, max(state.at_id, state.head) - 1), *readers.done[number]]), readers.due[number]
+        )
+        for number, state in readers.readers.items()
+        if state.kind == records.Kind.QUEUE
     }
     everywhere: list[records.Range] | None = None
     for ranges in done.values():
