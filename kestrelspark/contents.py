@@ -31,7 +31,6 @@ EVENTS: Final = (
 PUT_EVENT, GOT_EVENT, CONFIRMED_EVENT, ABORTED_EVENT = 0, 1, 2, 7
 # A failed item has returned, just like one without a due time.
 _HELD_EVENTS: Final = {Why.DELAYED: 8, Why.FAILED: ABORTED_EVENT, Why.LEASED: 9}
-_NOTES: Final = frozenset({records.Type.DUE, records.Type.KEY, records.Type.ORIGIN})  # of version 2
 NO_TIME: Final = -1
 NO_ID: Final = 0
 NO_ATTEMPTS: Final = -1
@@ -305,7 +304,7 @@ def _due_of(ids: Any, progress: Progress) -> Any:
 def _with_notes_behind(buffer: bytes, block: Block) -> Sequence[tuple[int, int, int]]:
     """The other records of a block, and the notes after it on its last item, which the next block repeats."""
     others, at = block.others, block.end
-    while at + records.FRAME_BYTES <= len(buffer) and buffer[at + records.TYPE_OFFSET] in _NOTES:
+    while at + records.FRAME_BYTES <= len(buffer) and buffer[at + records.TYPE_OFFSET] in records.NOTES:
         record_type, end = records.checked_end(buffer, at)
         if not record_type:
             break
@@ -348,7 +347,7 @@ def _other_endings(
     if block.end < len(buffer):
         others = _with_notes_behind(buffer, block)
     for record_type, start, end in others:
-        if record_type in _NOTES:
+        if record_type in records.NOTES:
             notes = notes or _Notes(block, progress, is_compacted=is_compacted)
             is_next = start >= block.end
             endings += _noted(buffer, record_type, start, end, notes, progress, failures, is_next=is_next)

@@ -14,7 +14,6 @@ READER_BYTES: Final = range(records.FRAME_BYTES + 22, 1024)  # a queue name is s
 OTHER_ENDS_MAX: Final = 256
 LONG_BYTES: Final = 256 * 1024
 UNKNOWN: Final = -1
-SAID: Final = (records.Type.DUE, records.Type.KEY, records.Type.ORIGIN)
 ID_END: Final = 1 << 64
 SCAN_BYTES: Final = 32 * 1024
 SCAN_RECORDS: Final = 1024
@@ -84,7 +83,7 @@ class Resync:
         """Whole DUE, KEY and ORIGIN records right before the whole PUT at `end`, which they are about."""
         before: list[Piece] = []
         for piece in reversed(list(self._within(at + 1, end))):
-            if piece[0] not in SAID or piece[2] != end:
+            if piece[0] not in records.NOTES or piece[2] != end:
                 break
             before.insert(0, piece)
             end = piece[1]

@@ -16,6 +16,7 @@ from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.journal.inspection import IDS_AT_MOST
 from kestreld.journal.records import (
     FRAME_BYTES,
+    NOTES,
     PUT_HEADER_BYTES,
     Due,
     Key,
@@ -28,7 +29,6 @@ from kestreld.journal.records import (
     read_key,
 )
 from kestreld.journal.repair import RepairReport, repair
-from kestreld.journal.resync import SAID
 from kestreld.journal.segment import Header, decode_header, encode_header
 from kestreld.queues.reader_lifecycle import ReaderLifecycle
 from tests.support.clock import FakeClock
@@ -75,7 +75,7 @@ def is_believed(place: Place, spans: Spans) -> bool:
         return False
     if at == 0 or not is_hit(there[at - 1], spans):
         return at == 0 or is_believed(there[at - 1], spans)
-    following = next((one for one in there[at:] if one.record_type not in SAID or is_hit(one, spans)), None)
+    following = next((one for one in there[at:] if one.record_type not in NOTES or is_hit(one, spans)), None)
     return following is not None and following.record_type == Type.PUT and not is_hit(following, spans)
 
 
