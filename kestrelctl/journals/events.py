@@ -34,35 +34,8 @@ class Came:
     due_at_ms: int = 0
 
 
-@dataclass(slots=True)
-class Gone:
-    """Items left the queue in one commit, for one reason."""
-
-    at_ms: int
-    reason: records.Reason
-    items: int
-    data_bytes: int
-    ranges: list[records.Range]
-
-
-@dataclass(slots=True)
-class Held:
-    """An item, put earlier or in the same commit, is not delivered before its due time."""
-
-    at_ms: int
-    due: records.Due
-
-
-@dataclass(slots=True)
-class Returned:
-    """An open read was returned, for the `times`th time."""
-
-    item_id: int
-    at_ms: int
-    times: int
-
-
-Event = Begun | Came | Gone | Held | Returned
+# A DONE: items left the queue. A DUE: an item, put by then, is held. An ABORT: a read was returned.
+Event = Begun | Came | records.Done | records.Due | records.Abort
 
 
 def child_of(name: str) -> str:
@@ -131,7 +104,7 @@ def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
         elif record_type == records.Type.DONE:
             done = records.read_done(record[records.FRAME_BYTES :])
             if done.reader == number:
-                yield Gone(done.at_ms, done.reason, done.items, done.data_bytes, done.ranges)
+                yield done
         elif record_type == records.Type.DUE:
             due = records.read_due(record[records.FRAME_BYTES :])
             if number is not None and (due.reader == number or (due.reader == 0 and due.item_id >= at_id)):
@@ -139,11 +112,11 @@ def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
                     later[due.item_id] = due.due_at_ms
                 elif came is not None and _is_of_put(due, came, header):
                     came.due_at_ms = due.due_at_ms
-                yield Held(due.at_ms, due)
+                yield due
         elif record_type == records.Type.ABORT:
             abort = records.read_abort(record[records.FRAME_BYTES :])
             if abort.reader == number:
-                yield Returned(abort.item_id, abort.at_ms, abort.times)
+                yield abort
         elif record_type == records.Type.CHECKPOINT:
             states = records.read_checkpoint(record[records.FRAME_BYTES :]).readers
             mine = next((state for state in states if state.name == label and state.kind == records.Kind.QUEUE), None)

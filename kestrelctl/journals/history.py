@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kestrelctl.journals.events import Begun, Came, Event, Gone, child_of, events
+from kestrelctl.journals.events import Begun, Came, Event, child_of, events
 from kestrelctl.journals.locations import JournalLocation, replaying
 from kestrelctl.journals.times import written_instant
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import Cell
-from kestreld.journal.records import PUT_HEADER_BYTES, Reason
+from kestreld.journal.records import PUT_HEADER_BYTES, Done, Reason
 
 COLUMNS: Final = [
     "time",
@@ -100,7 +100,7 @@ def _changes(happened: Iterable[Event]) -> Iterator[Change]:
                 items += 1
                 data_bytes += len(event.record) - PUT_HEADER_BYTES
                 yield Change(at_ms, items, data_bytes, "put_items", 1)
-            case Gone():
+            case Done():
                 items -= event.items
                 data_bytes -= event.data_bytes
                 yield Change(at_ms, items, data_bytes, _NAMES[event.reason], event.items)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
-from kestrelctl.journals.events import Begun, Came, Event, Gone, Held, child_of, events
+from kestrelctl.journals.events import Begun, Came, Event, child_of, events
 from kestrelctl.journals.locations import JournalLocation, replaying
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import Cell
-from kestreld.journal.records import PUT_HEADER_BYTES, Reason
+from kestreld.journal.records import PUT_HEADER_BYTES, Done, Due, Reason
 
 DELIVERED: Final = (Reason.GOT, Reason.CONFIRMED, Reason.MOVED)
 
@@ -87,9 +87,9 @@ class Simulation:
         match event:
             case Came():
                 self._come(event, at_ms)
-            case Held():
+            case Due():
                 self._hold(event)
-            case Gone():
+            case Done():
                 self._go(event)
 
     def _age(self, at_ms: int) -> None:
@@ -110,8 +110,8 @@ class Simulation:
             self._drop(oldest)
             self.expired += 1
 
-    def _hold(self, held: Held) -> None:
-        one, due_at_ms = held.due.item_id, held.due.due_at_ms
+    def _hold(self, due: Due) -> None:
+        one, due_at_ms = due.item_id, due.due_at_ms
         kept = self._waiting.pop(one, None) or self._later.get(one)
         if kept is None:
             if one not in self._dropped:
@@ -153,7 +153,7 @@ class Simulation:
         self._kept_bytes -= self._waiting.pop(item_id)[1]
         self._dropped.add(item_id)
 
-    def _go(self, gone: Gone) -> None:
+    def _go(self, gone: Done) -> None:
         self._real_items -= gone.items
         self._real_bytes -= gone.data_bytes
         for first, last in gone.ranges:

@@ -8,6 +8,7 @@ from typing import Final
 from kestreld.journal.records import (
     ID_MAX,
     NOTES,
+    Abort,
     Checkpoint,
     Done,
     Due,
@@ -78,19 +79,11 @@ class ReaderStates:
     def take(self, record_type: int, body: bytes) -> None:
         """Take in a record after the CHECKPOINT, of any type but PUT and CHECKPOINT."""
         if record_type == Type.DONE:
-            gone = read_done(body)
-            self.end(gone)
-            self.done.setdefault(gone.reader, []).extend(gone.ranges)
-            if (reader := self.readers.get(gone.reader)) is not None:
-                reader.items -= gone.items
-                reader.data_bytes -= gone.data_bytes
-                reader.ended[gone.reason] += gone.items
+            self.finish(read_done(body))
         elif record_type in NOTES:
             self._note(record_type, body)
         elif record_type == Type.ABORT:
-            abort = read_abort(body)
-            if abort.reader in self.readers:
-                self.readers[abort.reader].retries[abort.item_id] = abort.times
+            self.fail(read_abort(body))
         elif record_type == Type.FAILURE:
             failed, text = read_failure(body)
             self.failures.pop(failed, None)
@@ -118,6 +111,20 @@ class ReaderStates:
         for number, at_id in self._at_ids.items():
             if at_id <= due.item_id:
                 self.due[number][due.item_id] = due
+
+    def finish(self, done: Done) -> None:
+        """Take in a DONE record."""
+        self.end(done)
+        self.done.setdefault(done.reader, []).extend(done.ranges)
+        if (reader := self.readers.get(done.reader)) is not None:
+            reader.items -= done.items
+            reader.data_bytes -= done.data_bytes
+            reader.ended[done.reason] += done.items
+
+    def fail(self, abort: Abort) -> None:
+        """Take in an ABORT record."""
+        if abort.reader in self.readers:
+            self.readers[abort.reader].retries[abort.item_id] = abort.times
 
     def end(self, done: Done) -> None:
         """Forget held items that are done. A flush also forgets the reader's keys."""

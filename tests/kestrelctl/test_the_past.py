@@ -143,6 +143,25 @@ def test_items_that_have_gone_from_the_disk_are_counted_and_exit_1(kestrelctl: K
     assert "--archive may have more" in before.err
 
 
+def test_a_queue_made_again_has_nothing_of_the_one_deleted_before(kestrelctl: Kestrelctl, tmp_path: Path) -> None:
+    engine = Engine(tmp_path, clock=FakeClock(), max_journal_size_bytes=4096)
+    engine.put("work", b"1")
+    for data in (b"of the first", b"of the second"):
+        engine.collection.delete("work+audit")
+        engine.end_turn()
+        audit = engine.reader("work+audit")
+        audit.queue.put_later(data, 0, 0, audit, 3_600_000)
+        engine.end_turn()
+    for _ in range(4):
+        audit.queue.put_with(b"x" * 2048, 0, 0, engine.reader("work"))
+        engine.end_turn()
+    engine.collection.close()
+    assert len(engine.segments("work")) > 1
+    at_ms = str(engine.clock.wall_ms)
+    run = kestrelctl("journal", "peek", "work+audit", "--spool", str(tmp_path), "--at", at_ms, "--null")
+    assert (run.code, run.out) == (0, b"of the second\0")
+
+
 def test_compacted_journals_have_the_items_that_waited(kestrelctl: Kestrelctl, tmp_path: Path) -> None:
     with (
         running_daemon(tmp_path, "max_journal_size=64KiB", "max_journal_overflow=4") as daemon,
