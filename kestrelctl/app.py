@@ -7,7 +7,6 @@ from typing import Final, NoReturn
 
 from kestrelctl.shell import output
 from kestrelctl.shell.endings import exit_code_of
-from kestrelctl.shell.exit_codes import ExitCode
 from kestrelctl.shell.signals import catch_signals
 
 # Threshold of garbage collection: a short command needs none, and spent a fifth of its time on it.
@@ -35,14 +34,9 @@ def run(arguments: list[str]) -> int:
 
     def invoked() -> int:
         # Most of the start-up time is spent here; signals are already handled, without a traceback.
-        from kestrelctl.plain import plain_command
+        from kestrelctl.command_line import run_line
 
-        if (command := plain_command(arguments)) is not None:
-            command()
-            return ExitCode.OK
-        from kestrelctl.command_tree import invoke
-
-        return invoke(arguments)
+        return run_line(arguments)
 
     return exit_code_of(invoked)
 

@@ -7,9 +7,8 @@ Options are named as in Kestrel's and libkestrel's tools where kestrelctl leaves
 import os
 from typing import Annotated, Final
 
-import typer
-
 from kestrelctl.commands import bench_options as shared
+from kestrelctl.commands.declared import BadValue, option
 from kestrelctl.commands.options import ServerOption, duration_ms, span_ms
 
 KILOBYTE: Final = 1024
@@ -23,23 +22,23 @@ def flood(
     size: shared.BytesOption = None,
     queue: shared.QueueOption = "spam",
     prefill: Annotated[
-        int, typer.Option("--prefill", "-P", min=0, metavar="ITEMS", help="Keep this many items waiting in the queue.")
+        int, option("--prefill", "-P", min=0, metavar="ITEMS", help="Keep this many items waiting in the queue.")
     ] = 0,
     producers: Annotated[
-        int, typer.Option("--producers", "-R", "--writers", "-w", min=1, metavar="CLIENTS", help="Number of producers.")
+        int, option("--producers", "-R", "--writers", "-w", min=1, metavar="CLIENTS", help="Number of producers.")
     ] = 1,
     consumers: Annotated[
-        int, typer.Option("--consumers", "-C", "--readers", min=1, metavar="CLIENTS", help="Number of consumers.")
+        int, option("--consumers", "-C", "--readers", min=1, metavar="CLIENTS", help="Number of consumers.")
     ] = 1,
     rollup: shared.RollupOption = 1,
-    blocking: Annotated[bool, typer.Option("--blocking", "-B", help="Gets wait for an item: --poll 0.")] = False,
-    poll: Annotated[int, typer.Option(min=0, max=100, metavar="PERCENT", help="Share of gets that do not wait.")] = 100,
+    blocking: Annotated[bool, option("--blocking", "-B", help="Gets wait for an item: --poll 0.")] = False,
+    poll: Annotated[int, option(min=0, max=100, metavar="PERCENT", help="Share of gets that do not wait.")] = 100,
     target: shared.TargetOption = None,
     transactions: shared.TransactionsOption = False,
     monitor: shared.MonitorOption = False,
     rate: shared.RateOption = 0,
     validate: Annotated[
-        bool, typer.Option("--validate", "-V", help="Always on; accepted for compatibility.", hidden=True)
+        bool, option("--validate", "-V", help="Always on; accepted for compatibility.", hidden=True)
     ] = True,
     server: ServerOption = "",
 ) -> None:
@@ -47,7 +46,7 @@ def flood(
     from kestrelctl.bench.load_tests import Flood
 
     if items is not None and run_ms is not None:
-        raise typer.BadParameter("-n and -t are mutually exclusive")
+        raise BadValue("-n and -t are mutually exclusive")
     test = Flood(
         queue=os.fsencode(queue),
         items=(shared.FLOOD_ITEMS_DEFAULT if items is None else items) if run_ms is None else None,
@@ -72,7 +71,7 @@ def _server_or_sleep(values: list[str]) -> tuple[str, int | None]:
     for word in values:
         try:
             sleep_ms = duration_ms(word)
-        except typer.BadParameter:
+        except BadValue:
             server = word
     return server, sleep_ms
 
@@ -81,7 +80,7 @@ def many_clients(
     conditions: shared.BenchOptions,
     server_or_sleep: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--server",
             "-s",
             metavar="HOST:PORT|unix:PATH|SPAN",
@@ -89,17 +88,17 @@ def many_clients(
             show_default=False,
         ),
     ] = None,
-    sleep: Annotated[int, typer.Option(metavar="SPAN", parser=duration_ms, help="Pause between two puts.")] = "100ms",  # type: ignore[assignment]
-    items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 100,
-    size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 1024,
+    sleep: Annotated[int, option(metavar="SPAN", parser=duration_ms, help="Pause between two puts.")] = "100ms",  # type: ignore[assignment]
+    items: Annotated[int, option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 100,
+    size: Annotated[int, option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 1024,
     queue: shared.QueueOption = "spam",
     clients: Annotated[
         int,
-        typer.Option("--clients", "-c", min=1, metavar="CLIENTS", help="Number of clients that wait for each item."),
+        option("--clients", "-c", min=1, metavar="CLIENTS", help="Number of clients that wait for each item."),
     ] = 100,
     kill: Annotated[
         int,
-        typer.Option(
+        option(
             "--kill", "-k", min=0, max=99, metavar="PERCENT", help="Share of clients that disconnect before the reply."
         ),
     ] = 0,
@@ -129,17 +128,17 @@ def many_clients(
 def put_many(
     conditions: shared.BenchOptions,
     clients: Annotated[
-        int, typer.Option("--clients", "-c", "--threads", "-t", min=1, metavar="CLIENTS", help="Number of producers.")
+        int, option("--clients", "-c", "--threads", "-t", min=1, metavar="CLIENTS", help="Number of producers.")
     ] = 100,
-    items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 10_000,
-    size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 1024,
+    items: Annotated[int, option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 10_000,
+    size: Annotated[int, option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 1024,
     rollup: shared.RollupOption = 1,
     queue: Annotated[
-        str, typer.Option("--queue", "-q", metavar="PREFIX", help="The queue, or the prefix of the queues' names.")
+        str, option("--queue", "-q", metavar="PREFIX", help="The queue, or the prefix of the queues' names.")
     ] = "spam",
-    queues: Annotated[int, typer.Option("--queues", "-Q", min=1, metavar="QUEUES", help="Number of queues.")] = 1,
-    cycles: Annotated[int, typer.Option("--cycles", "-C", min=1, metavar="N", help="Number of cycles.")] = 1,
-    get: Annotated[bool, typer.Option("--get", "-g", help="Measure the gets afterwards, too.")] = False,
+    queues: Annotated[int, option("--queues", "-Q", min=1, metavar="QUEUES", help="Number of queues.")] = 1,
+    cycles: Annotated[int, option("--cycles", "-C", min=1, metavar="N", help="Number of cycles.")] = 1,
+    get: Annotated[bool, option("--get", "-g", help="Measure the gets afterwards, too.")] = False,
     limit: shared.LimitOption = None,
     rate: shared.RateOption = 0,
     server: ServerOption = "",
@@ -165,13 +164,13 @@ def put_many(
 def packing(
     conditions: shared.BenchOptions,
     queue: shared.QueueOption = "spam",
-    items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="Items per cycle.")] = 25_000,
+    items: Annotated[int, option("--items", "-n", min=0, metavar="ITEMS", help="Items per cycle.")] = 25_000,
     kilobytes: shared.KilobytesOption = 1,
     size: shared.BytesOption = None,
     pause: Annotated[
-        int, typer.Option("--pause", "-t", metavar="SPAN", parser=duration_ms, help="Pause between two cycles.")
+        int, option("--pause", "-t", metavar="SPAN", parser=duration_ms, help="Pause between two cycles.")
     ] = "1s",  # type: ignore[assignment]
-    cycles: Annotated[int, typer.Option("--cycles", "-c", min=1, metavar="N", help="Number of cycles.")] = 100,
+    cycles: Annotated[int, option("--cycles", "-c", min=1, metavar="N", help="Number of cycles.")] = 100,
     transactions: shared.TransactionsOption = False,
     monitor: shared.MonitorOption = False,
     server: ServerOption = "",
@@ -193,24 +192,18 @@ def packing(
 
 def timeout_test(
     conditions: shared.BenchOptions,
-    writers: Annotated[int, typer.Option("--writers", "-w", min=1, metavar="CLIENTS", help="Number of producers.")] = 1,
-    readers: Annotated[
-        int, typer.Option("--readers", "-r", min=1, metavar="CLIENTS", help="Number of consumers.")
-    ] = 100,
+    writers: Annotated[int, option("--writers", "-w", min=1, metavar="CLIENTS", help="Number of producers.")] = 1,
+    readers: Annotated[int, option("--readers", "-r", min=1, metavar="CLIENTS", help="Number of consumers.")] = 100,
     delay: Annotated[
         int,
-        typer.Option("--delay", "-d", metavar="SPAN", parser=span_ms, help="Pause between two puts of one producer."),
+        option("--delay", "-d", metavar="SPAN", parser=span_ms, help="Pause between two puts of one producer."),
     ] = "10ms",  # type: ignore[assignment]
-    low: Annotated[
-        int, typer.Option("--low", "-L", metavar="SPAN", parser=span_ms, help="Shortest wait of a get.")
-    ] = "5ms",  # type: ignore[assignment]
+    low: Annotated[int, option("--low", "-L", metavar="SPAN", parser=span_ms, help="Shortest wait of a get.")] = "5ms",  # type: ignore[assignment]
     high: Annotated[
-        int, typer.Option("--high", "-H", metavar="SPAN", parser=span_ms, help="Longest wait of a get.")
+        int, option("--high", "-H", metavar="SPAN", parser=span_ms, help="Longest wait of a get.")
     ] = "15ms",  # type: ignore[assignment]
-    run_ms: Annotated[
-        int, typer.Option("--time", "-t", metavar="SPAN", parser=span_ms, help="How long to put.")
-    ] = "10s",  # type: ignore[assignment]
-    size: Annotated[int, typer.Option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 0,
+    run_ms: Annotated[int, option("--time", "-t", metavar="SPAN", parser=span_ms, help="How long to put.")] = "10s",  # type: ignore[assignment]
+    size: Annotated[int, option("--bytes", "-b", min=0, metavar="BYTES", help="Size of an item.")] = 0,
     queue: shared.QueueOption = "spam",
     server: ServerOption = "",
 ) -> None:
@@ -218,7 +211,7 @@ def timeout_test(
     from kestrelctl.bench.load_tests import Timeout
 
     if low > high:
-        raise typer.BadParameter(f"--low {low}ms is more than --high {high}ms")
+        raise BadValue(f"--low {low}ms is more than --high {high}ms")
     test = Timeout(
         queue=os.fsencode(queue),
         run_ms=run_ms,
@@ -234,18 +227,14 @@ def timeout_test(
 
 def fanout(
     conditions: shared.BenchOptions,
-    children: Annotated[
-        int, typer.Option("--children", "-c", min=1, metavar="QUEUES", help="Number of child queues.")
-    ] = 4,
-    items: Annotated[int, typer.Option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 10_000,
+    children: Annotated[int, option("--children", "-c", min=1, metavar="QUEUES", help="Number of child queues.")] = 4,
+    items: Annotated[int, option("--items", "-n", min=0, metavar="ITEMS", help="In all.")] = 10_000,
     kilobytes: shared.KilobytesOption = 1,
     size: shared.BytesOption = None,
     queue: shared.QueueOption = "spam",
-    producers: Annotated[
-        int, typer.Option("--producers", "-R", min=1, metavar="CLIENTS", help="Number of producers.")
-    ] = 1,
+    producers: Annotated[int, option("--producers", "-R", min=1, metavar="CLIENTS", help="Number of producers.")] = 1,
     consumers: Annotated[
-        int, typer.Option("--consumers", "-C", min=1, metavar="CLIENTS", help="Number of consumers of each queue.")
+        int, option("--consumers", "-C", min=1, metavar="CLIENTS", help="Number of consumers of each queue.")
     ] = 1,
     rollup: shared.RollupOption = 1,
     transactions: shared.TransactionsOption = False,

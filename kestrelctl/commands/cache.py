@@ -4,7 +4,7 @@ import os
 import re
 from typing import Annotated
 
-from kestrelctl.commands.declared import argument, bad_value, option
+from kestrelctl.commands.declared import BadValue, argument, option
 from kestrelctl.commands.dropping import MissingOkOption
 from kestrelctl.commands.options import Answer, Output, RemoteCache, YesOption, data_is_literal, duration_ms
 from kestrelctl.items.putting import expiry_s, open_source
@@ -17,7 +17,7 @@ def _key(value: str) -> str:
     """An argument's key. Raises a usage error for a key that no cache accepts."""
     key = os.fsencode(value)
     if not key or len(key) > KEY_BYTES_MAX or re.search(rb"[\x00-\x20\x7f]", key):
-        raise bad_value(f"{value!r} is not a key: 1 to {KEY_BYTES_MAX} bytes without blanks and control characters")
+        raise BadValue(f"{value!r} is not a key: 1 to {KEY_BYTES_MAX} bytes without blanks and control characters")
     return value
 
 
@@ -133,7 +133,7 @@ def cache_stats(
 ) -> None:
     """Print the figures of a cache, under memcached's names."""
     if group not in ("", "items", "settings"):
-        raise bad_value(f"{group!r} is not a group of statistics: use items or settings")
+        raise BadValue(f"{group!r} is not a group of statistics: use items or settings")
     output.write_record(remote.client().stats(group.encode()))
 
 

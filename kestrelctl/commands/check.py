@@ -3,10 +3,9 @@
 from enum import StrEnum
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import Declared, argument, option
 from kestrelctl.commands.options import Remote, duration_ms, way_to
-from kestrelctl.shell.exit_codes import Failure
+from kestrelctl.shell.exit_codes import Ended, Failure
 from kestrelctl.shell.output import write_data
 
 
@@ -16,25 +15,21 @@ class CheckFormat(StrEnum):
     PROMETHEUS = "prometheus"
 
 
-def _limit(words: str) -> "typer.models.OptionInfo":
-    option: typer.models.OptionInfo = typer.Option(metavar="N", min=0, help=words, show_default=False)
-    return option
+def _limit(words: str) -> Declared:
+    return option(metavar="N", min=0, help=words, show_default=False)
 
 
-def _oldest_limit(name: str, words: str) -> "typer.models.OptionInfo":
-    option: typer.models.OptionInfo = typer.Option(
+def _oldest_limit(name: str, words: str) -> Declared:
+    return option(
         f"--oldest-{name}", f"--age-{name}", metavar="SPAN", parser=duration_ms, help=words, show_default=False
     )
-    return option
 
 
 def check(
     remote: Remote,
     queues: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[QUEUE]...", help="These queues instead of all: * and ? as in a shell.", show_default=False
-        ),
+        argument(metavar="[QUEUE]...", help="These queues instead of all: * and ? as in a shell.", show_default=False),
     ] = None,
     items_warn: Annotated[int | None, _limit("Warning when a queue has N items or more.")] = None,
     items_crit: Annotated[int | None, _limit("Critical when a queue has N items or more.")] = None,
@@ -45,7 +40,7 @@ def check(
         int | None, _oldest_limit("crit", "Critical when the head item has waited this long.")
     ] = None,
     waiters_min: Annotated[int | None, _limit("Critical when fewer than N clients wait for an item.")] = None,
-    output: Annotated[CheckFormat, typer.Option("--output", "-o", help="Output format.")] = CheckFormat.NAGIOS,
+    output: Annotated[CheckFormat, option("--output", "-o", help="Output format.")] = CheckFormat.NAGIOS,
 ) -> None:
     """Check the health of a server and its queues, for nagios, prometheus or a script.
 
@@ -77,4 +72,4 @@ def check(
         case CheckFormat.NAGIOS:
             text = as_nagios(verdict, wanted, limits)
     write_data(text.encode("utf-8", "surrogateescape"))
-    raise typer.Exit(verdict.state)
+    raise Ended(verdict.state)

@@ -3,11 +3,9 @@
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from kestrelctl.commands.declared import option
 from kestrelctl.commands.options import NoHeadersOption, Output, RemoteJobs
-from kestrelctl.shell.exit_codes import Failure
+from kestrelctl.shell.exit_codes import Ended, Failure
 from kestrelctl.shell.output import Layout, OutputFormat, say, write_data, write_rows
 
 if TYPE_CHECKING:
@@ -61,7 +59,7 @@ def cluster_status(
     if form is StatusFormat.TABLE and report.nodes:
         layout = Layout(OutputFormat.TABLE, not no_headers)
         write_rows([node.row() for node in report.nodes], checking.COLUMNS[:-1], layout)
-    raise typer.Exit(report.state)
+    raise Ended(report.state)
 
 
 def cluster_nodes(output: Output, remote: RemoteJobs) -> None:

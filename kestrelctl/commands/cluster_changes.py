@@ -5,7 +5,7 @@ from enum import StrEnum
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Annotated, Final
 
-from kestrelctl.commands.declared import argument, bad_value, option
+from kestrelctl.commands.declared import BadValue, argument, option
 from kestrelctl.commands.options import Answer, RemoteJobs, YesOption, duration_ms
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import confirm, counted, remark, say
@@ -78,7 +78,7 @@ def _to_be_met(nodes: "JobCluster", first: "NodeView", address: str) -> tuple["N
 
     place = parse_address(address, JOBS_PORT_DEFAULT)
     if place.path:
-        raise bad_value(f"{address}: other nodes cannot connect to a unix socket: give HOST:PORT")
+        raise BadValue(f"{address}: other nodes cannot connect to a unix socket: give HOST:PORT")
     view = nodes.ask(view_of, nodes.way(address))
     if view.id == first.id:
         raise Failure(ExitCode.USAGE, f"{address} is the node itself, at {first.place}: name another one with -s")

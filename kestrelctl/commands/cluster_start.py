@@ -7,7 +7,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Final
 
-from kestrelctl.commands.declared import argument, bad_value, option
+from kestrelctl.commands.declared import BadValue, argument, option
 from kestrelctl.shell.endings import at_end
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import say, show, write_data
@@ -55,7 +55,7 @@ def cluster_start(
     from kestrelctl.remote.started_nodes import BUS_PORT_OFFSET, PORT_MAX, StartedNode, stop_all
 
     if port is not None and port + number - 1 + BUS_PORT_OFFSET > PORT_MAX:
-        raise bad_value(f"--port {port}: the ports of the bus, {BUS_PORT_OFFSET} above, would be beyond {PORT_MAX}")
+        raise BadValue(f"--port {port}: the ports of the bus, {BUS_PORT_OFFSET} above, would be beyond {PORT_MAX}")
     place = Path(folder) if folder else Path(tempfile.mkdtemp(prefix="kestrel-cluster-"))
     if not folder:
         at_end.callback(shutil.rmtree, place, ignore_errors=True)

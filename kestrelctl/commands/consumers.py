@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
-import typer
-
+from kestrelctl.commands.declared import option
 from kestrelctl.commands.options import Output, QueueArgument, Remote
 from kestreld.client.blocks import Cell
 
@@ -15,9 +14,7 @@ def consumers(
     queue: QueueArgument,
     output: Output,
     remote: Remote,
-    limit: Annotated[
-        int, typer.Option(min=1, max=1000, metavar="N", help="Maximum number of clients of each kind.")
-    ] = 100,
+    limit: Annotated[int, option(min=1, max=1000, metavar="N", help="Maximum number of clients of each kind.")] = 100,
 ) -> None:
     """List a queue's consumers: clients with open reads, clients that wait, and the queue's readers with their lag.
 

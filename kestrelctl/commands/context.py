@@ -4,8 +4,7 @@ import os
 from dataclasses import asdict
 from typing import Annotated, Final
 
-import typer
-
+from kestrelctl.commands.declared import BadValue, argument, option
 from kestrelctl.commands.options import Output, way_to
 from kestrelctl.remote.access import password_file_of
 from kestrelctl.remote.contexts import WAY_IN, Context, check_name, checked, load, save
@@ -14,34 +13,32 @@ from kestrelctl.shell.output import remark
 from kestreld.client.blocks import Cell
 
 COLUMNS: Final = ["context", "selected", "servers", "user", "tls", "admin_port"]
-ContextArgument = Annotated[str, typer.Argument(metavar="CONTEXT", help="Its name.", show_default=False)]
+ContextArgument = Annotated[str, argument(metavar="CONTEXT", help="Its name.", show_default=False)]
 
 
 def context_add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)],
+    name: Annotated[str, argument(metavar="NAME", help="Its name.", show_default=False)],
     servers: Annotated[
-        list[str], typer.Argument(metavar="HOST:PORT|unix:PATH", help="One server or several.", show_default=False)
+        list[str], argument(metavar="HOST:PORT|unix:PATH", help="One server or several.", show_default=False)
     ],
-    user: Annotated[str, typer.Option(metavar="NAME", help="Log in as this user.")] = "",
-    password_file: Annotated[str, typer.Option(metavar="FILE", help="Its first line is the password.")] = "",
-    tls: Annotated[bool, typer.Option("--tls", help="Connect with TLS.")] = False,
-    ca: Annotated[str, typer.Option(metavar="FILE", help="TLS: CA certificates to trust (PEM).")] = "",
-    cert: Annotated[str, typer.Option(metavar="FILE", help="TLS: client certificate (PEM).")] = "",
-    key: Annotated[
-        str, typer.Option(metavar="FILE", help="TLS: key of the client certificate, if in another file.")
-    ] = "",
+    user: Annotated[str, option(metavar="NAME", help="Log in as this user.")] = "",
+    password_file: Annotated[str, option(metavar="FILE", help="Its first line is the password.")] = "",
+    tls: Annotated[bool, option("--tls", help="Connect with TLS.")] = False,
+    ca: Annotated[str, option(metavar="FILE", help="TLS: CA certificates to trust (PEM).")] = "",
+    cert: Annotated[str, option(metavar="FILE", help="TLS: client certificate (PEM).")] = "",
+    key: Annotated[str, option(metavar="FILE", help="TLS: key of the client certificate, if in another file.")] = "",
     admin_port: Annotated[
         int | None,
-        typer.Option(metavar="PORT", help="The servers' admin port, if it differs from the one they report."),
+        option(metavar="PORT", help="The servers' admin port, if it differs from the one they report."),
     ] = None,
     cache: Annotated[
-        str, typer.Option(metavar="HOST:PORT|unix:PATH", help="The cache of `kestrelctl cache`, if there is one.")
+        str, option(metavar="HOST:PORT|unix:PATH", help="The cache of `kestrelctl cache`, if there is one.")
     ] = "",
     jobs: Annotated[
-        str, typer.Option(metavar="HOST:PORT|unix:PATH", help="The node of `kestrelctl jobs`, if there is one.")
+        str, option(metavar="HOST:PORT|unix:PATH", help="The node of `kestrelctl jobs`, if there is one.")
     ] = "",
-    select: Annotated[bool, typer.Option("--select", help="Select it as well.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Overwrite an existing context of this name.")] = False,
+    select: Annotated[bool, option("--select", help="Select it as well.")] = False,
+    replace: Annotated[bool, option("--replace", help="Overwrite an existing context of this name.")] = False,
 ) -> None:
     """Name a server, or several that are used as one. The password itself is not stored.
 
@@ -55,7 +52,7 @@ def context_add(
             Context(tuple(dict.fromkeys(servers)), user, tls=tls, admin_port=admin_port, cache=cache, jobs=jobs, **ways)
         )
     except ValueError as problem:
-        raise typer.BadParameter(str(problem)) from problem
+        raise BadValue(str(problem)) from problem
     contexts = load()
     if name in contexts.by_name and not replace:
         raise Failure(ExitCode.CANNOT_CREATE, f"context {name} already exists; use --replace to overwrite")
@@ -68,16 +65,16 @@ def context_add(
 
 def context_select(
     name: Annotated[
-        str | None, typer.Argument(metavar="CONTEXT", help="The context; leave out with --none.", show_default=False)
+        str | None, argument(metavar="CONTEXT", help="The context; leave out with --none.", show_default=False)
     ] = None,
-    none: Annotated[bool, typer.Option("--none", help="Select none: commands go to the default server.")] = False,
+    none: Annotated[bool, option("--none", help="Select none: commands go to the default server.")] = False,
 ) -> None:
     """Choose the context of commands that name neither a server nor a context.
 
     Exit 66 when there is none of that name.
     """
     if (name is not None) == none:
-        raise typer.BadParameter("give either CONTEXT or --none")
+        raise BadValue("give either CONTEXT or --none")
     contexts = load()
     if name is not None:
         contexts.find(name)
@@ -89,7 +86,7 @@ def context_show(
     output: Output,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="CONTEXT", help="The context (default: the one in effect).", show_default=False),
+        argument(metavar="CONTEXT", help="The context (default: the one in effect).", show_default=False),
     ] = None,
 ) -> None:
     """Print a context; without a name, the servers and credentials in effect.

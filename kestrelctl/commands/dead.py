@@ -3,8 +3,7 @@
 from itertools import islice
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import option
 from kestrelctl.commands.options import GrepOption, Output, QueueArgument, Remote
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 
@@ -13,8 +12,8 @@ def dead(
     queue: QueueArgument,
     output: Output,
     remote: Remote,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of dead letters.")] = 100,
-    all_of_them: Annotated[bool, typer.Option("--all", help="List all dead letters.")] = False,
+    limit: Annotated[int, option(min=1, metavar="N", help="Maximum number of dead letters.")] = 100,
+    all_of_them: Annotated[bool, option("--all", help="List all dead letters.")] = False,
     grep: GrepOption = None,
 ) -> None:
     """List the dead letters of a queue: where each comes from and why, how often it failed, when it was put first.

@@ -1,6 +1,6 @@
 """Declarations of the verbs' options and arguments, without typer, whose import outlasts a short command.
 
-`groups` turns them into typer's; `plain` uses them directly for command lines that need no typer.
+`command_line` reads command lines with them; `groups` turns them into typer's, for the help and words on mistakes.
 """
 
 from collections.abc import Callable
@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAY_BE_EMPTY: Final = frozenset({"data", "words"})  # an item; the arguments of a verb under `watch`
+
+
+class BadValue(Exception):
+    """The command line is wrong: an invalid value, options that exclude each other, and the like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +29,6 @@ def option(*words: str, **settings: Any) -> Declared:
 
 def argument(**settings: Any) -> Declared:
     return Declared(False, (), settings)
-
-
-def bad_value(words: str) -> Exception:
-    """The usage error for an invalid value of an option or argument."""
-    import typer
-
-    return typer.BadParameter(words)
 
 
 def groups_of(verb: Callable[..., Any]) -> dict[str, Any]:

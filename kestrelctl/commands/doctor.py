@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import option
 from kestrelctl.commands.options import Output, Remote, way_to_one
+from kestrelctl.shell.exit_codes import Ended
 
 
 def doctor(
@@ -12,13 +12,11 @@ def doctor(
     remote: Remote,
     config: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="The server's configuration file (default: the one it uses).", show_default=False
-        ),
+        option(metavar="FILE", help="The server's configuration file (default: the one it uses).", show_default=False),
     ] = None,
     spool: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="The server's queue_path (default: the one it uses).", show_default=False),
+        option(metavar="DIR", help="The server's queue_path (default: the one it uses).", show_default=False),
     ] = None,
 ) -> None:
     """Check a server and its machine: a line for each check, with its state and a remedy.
@@ -38,4 +36,4 @@ def doctor(
     output.write_rows([result.row() for result in results], COLUMNS)
     if round_.unreachable is not None:
         raise round_.unreachable
-    raise typer.Exit(exit_code(results))
+    raise Ended(exit_code(results))

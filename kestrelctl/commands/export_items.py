@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.options import QueueArgument, Remote
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import remark
@@ -12,9 +11,9 @@ from kestrelctl.shell.output import remark
 def export_items(
     queue: QueueArgument,
     remote: Remote,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A new file; - is stdout.")] = "-",
+    file: Annotated[str, argument(metavar="FILE", help="A new file; - is stdout.")] = "-",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue after the last complete line of FILE, if it exists.")
+        bool, option("--resume", help="Continue after the last complete line of FILE, if it exists.")
     ] = False,
 ) -> None:
     """Export the items of a queue to a file, one JSON line each. Nothing is taken.

@@ -3,22 +3,22 @@
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args
 
 import typer
 
-from kestrelctl.commands.declared import Declared, groups_of, regrouped
+from kestrelctl.commands.declared import BadValue, groups_of
 
 
-def ungrouped(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The verb as typer takes it: the fields of its option groups are options after the verb's own."""
+def for_typer(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that does nothing, declared as the verb: the fields of its option groups are options after its own."""
     groups = groups_of(verb)
     own = [each for each in signature(verb).parameters.values() if each.name not in groups]
     theirs = [each for group in groups.values() for each in signature(group).parameters.values()]
 
     @wraps(verb)
-    def taking_all(**values: Any) -> Any:
-        return verb(**regrouped(verb, values))
+    def taking_all(**_: Any) -> None:
+        pass
 
     options = [_for_typer(each).replace(kind=Parameter.KEYWORD_ONLY) for each in (*own, *theirs)]
     taking_all.__signature__ = Signature(options)  # type: ignore[attr-defined]
@@ -26,10 +26,20 @@ def ungrouped(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_typer(parameter: Parameter) -> Parameter:
-    if get_origin(parameter.annotation) is not Annotated:
-        return parameter
-    kind, declared, *_ = get_args(parameter.annotation)
-    if not isinstance(declared, Declared):
-        return parameter
-    made = (typer.Option if declared.is_option else typer.Argument)(*declared.words, **declared.settings)
-    return parameter.replace(annotation=Annotated[kind, made])
+    kind, declared = get_args(parameter.annotation)
+    told = {key: _told(declared.settings[key]) for key in ("parser", "callback") if key in declared.settings}
+    make = typer.Option if declared.is_option else typer.Argument
+    return parameter.replace(annotation=Annotated[kind, make(*declared.words, **declared.settings | told)])
+
+
+def _told(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The parser or callback, with the exception of typer for a bad value."""
+
+    @wraps(function)
+    def telling(*values: Any, **named: Any) -> Any:  # typer gives a callback its value by name
+        try:
+            return function(*values, **named)
+        except BadValue as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return telling

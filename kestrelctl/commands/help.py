@@ -16,6 +16,6 @@ def show_help(
     if words == ["exit-codes"]:
         output.write_data(f"{table_of(ExitCode)}\n".encode())
         return
-    from kestrelctl.command_tree import invoke
+    from kestrelctl.command_tree import explain
 
-    invoke([*(words or ()), "--help"])
+    explain([*(words or ()), "--help"])

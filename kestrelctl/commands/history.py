@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import option
 from kestrelctl.commands.options import (
     ArchiveOption,
     Output,
@@ -25,7 +24,7 @@ def history(
     until: UntilOption = None,
     step: Annotated[
         int | None,
-        typer.Option(metavar="SPAN", parser=span_ms, help="Time between two rows (default: about 60 rows)."),
+        option(metavar="SPAN", parser=span_ms, help="Time between two rows (default: about 60 rows)."),
     ] = None,
 ) -> None:
     """Print a queue's length and traffic over time, from its journal on disk.

@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.options import QueueArgument, Remote
 from kestrelctl.shell.output import remark
 
@@ -13,10 +12,10 @@ def import_items(
     remote: Remote,
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="An export, also as .gz or .zst; - is stdin."),
+        argument(metavar="FILE", help="An export, also as .gz or .zst; - is stdin."),
     ] = "-",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue after the last item that an earlier import of FILE stored.")
+        bool, option("--resume", help="Continue after the last item that an earlier import of FILE stored.")
     ] = False,
 ) -> None:
     """Import items from an export, in order, with flags, expiry and due times; expired items are skipped.

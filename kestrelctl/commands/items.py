@@ -4,8 +4,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import option
 from kestrelctl.commands.options import GrepOption, Output, QueueArgument, Remote
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 
@@ -23,12 +22,12 @@ def items(
     queue: QueueArgument,
     output: Output,
     remote: Remote,
-    offset: Annotated[int, typer.Option(min=0, metavar="N", help="Skip the first N items.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of items.")] = 100,
-    all_of_them: Annotated[bool, typer.Option("--all", help="List all items.")] = False,
+    offset: Annotated[int, option(min=0, metavar="N", help="Skip the first N items.")] = 0,
+    limit: Annotated[int, option(min=1, metavar="N", help="Maximum number of items.")] = 100,
+    all_of_them: Annotated[bool, option("--all", help="List all items.")] = False,
     grep: GrepOption = None,
     state: Annotated[
-        ItemState | None, typer.Option(help="Only items in this state.", show_default=False, case_sensitive=False)
+        ItemState | None, option(help="Only items in this state.", show_default=False, case_sensitive=False)
     ] = None,
 ) -> None:
     """List the items of a queue from its head: id, age, expiry, size, flags, state and text. Nothing is taken.

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from kestrelctl.commands.declared import argument, bad_value, option
+from kestrelctl.commands.declared import BadValue, argument, option
 from kestrelctl.commands.options import (
     Answer,
     EmptyOkOption,
@@ -263,7 +263,7 @@ def _ids(words: Sequence[str]) -> list[str]:
     if "-" not in words:
         return list(words)
     if len(words) > 1:
-        raise bad_value("give ids, or - alone for those on stdin")
+        raise BadValue("give ids, or - alone for those on stdin")
     found = b"".join(read_chunks(STDIN, "standard input")).split()
     if not found:
         raise Failure(ExitCode.NEGATIVE, "no job ids on stdin")

@@ -3,9 +3,9 @@
 from enum import StrEnum
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import BadValue, argument, option
 from kestrelctl.commands.options import Output, Remote
+from kestrelctl.shell.exit_codes import Ended
 
 
 class JournalFormat(StrEnum):
@@ -15,15 +15,15 @@ class JournalFormat(StrEnum):
 def journal_import(
     source: Annotated[
         str,
-        typer.Argument(metavar="SPOOL|FILE", help="Kestrel's spool, or the file of one queue.", show_default=False),
+        argument(metavar="SPOOL|FILE", help="Kestrel's spool, or the file of one queue.", show_default=False),
     ],
     output: Output,
     remote: Remote,
     to: Annotated[
-        str | None, typer.Option(metavar="SPOOL", help="The queue_path of a stopped kestreld.", show_default=False)
+        str | None, option(metavar="SPOOL", help="The queue_path of a stopped kestreld.", show_default=False)
     ] = None,
     queue: Annotated[
-        str | None, typer.Option(metavar="QUEUE", help="Put FILE's items on this queue of a running server.")
+        str | None, option(metavar="QUEUE", help="Put FILE's items on this queue of a running server.")
     ] = None,
 ) -> None:
     """Read journal files of Kestrel 1.x or 2.x. Stop that Kestrel first.
@@ -39,7 +39,7 @@ def journal_import(
     imported as there is a journal of it already, 75 a kestreld holds the spool, 81 only some items were stored.
     """
     if (to is None) == (queue is None):
-        raise typer.BadParameter("give either --to SPOOL or --queue QUEUE")
+        raise BadValue("give either --to SPOOL or --queue QUEUE")
     # The journal's code is of no use to the other verbs.
     from kestrelctl.journals.migrating import IMPORT_COLUMNS, PUT_COLUMNS, import_into_server, import_offline
 
@@ -50,20 +50,18 @@ def journal_import(
         assert queue is not None
         rows, code = import_into_server(remote.client(), source, queue)
         output.write_rows(rows, PUT_COLUMNS)
-    raise typer.Exit(code)
+    raise Ended(code)
 
 
 def journal_export(
-    spool: Annotated[
-        str, typer.Argument(metavar="SPOOL", help="The queue_path of a stopped kestreld.", show_default=False)
-    ],
-    to: Annotated[str, typer.Option(metavar="DIR", help="The output folder.", show_default=False)],
+    spool: Annotated[str, argument(metavar="SPOOL", help="The queue_path of a stopped kestreld.", show_default=False)],
+    to: Annotated[str, option(metavar="DIR", help="The output folder.", show_default=False)],
     output: Output,
     queue: Annotated[
         str | None,
-        typer.Argument(metavar="QUEUE", help="Only this queue and its children, or this child.", show_default=False),
+        argument(metavar="QUEUE", help="Only this queue and its children, or this child.", show_default=False),
     ] = None,
-    format: Annotated[JournalFormat, typer.Option(help="The format to write.")] = JournalFormat.KESTREL,
+    format: Annotated[JournalFormat, option(help="The format to write.")] = JournalFormat.KESTREL,
 ) -> None:
     """Write the queues of a stopped kestreld as journal files of Kestrel 2.x, a file for each queue.
 
@@ -77,4 +75,4 @@ def journal_export(
 
     rows, code = export(spool, queue, to)
     output.write_rows(rows, EXPORT_COLUMNS)
-    raise typer.Exit(code)
+    raise Ended(code)

@@ -2,22 +2,21 @@
 
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.options import Output
-from kestrelctl.shell.exit_codes import ExitCode
+from kestrelctl.shell.exit_codes import Ended, ExitCode
 
 _PLACE = "SPOOL|FILE"
 
 
 def journal_diff(
-    a: Annotated[str, typer.Argument(metavar=_PLACE, help="A spool, archive, journal or file.", show_default=False)],
-    b: Annotated[str, typer.Argument(metavar=_PLACE, help="Another.", show_default=False)],
+    a: Annotated[str, argument(metavar=_PLACE, help="A spool, archive, journal or file.", show_default=False)],
+    b: Annotated[str, argument(metavar=_PLACE, help="Another.", show_default=False)],
     output: Output,
-    queue: Annotated[str | None, typer.Option(metavar="QUEUE", help="Only this queue.", show_default=False)] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Include delivered items.")] = False,
-    values: Annotated[bool, typer.Option("--values", help="Include the items' data.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; only set the exit code.")] = False,
+    queue: Annotated[str | None, option(metavar="QUEUE", help="Only this queue.", show_default=False)] = None,
+    everything: Annotated[bool, option("--all", help="Include delivered items.")] = False,
+    values: Annotated[bool, option("--values", help="Include the items' data.")] = False,
+    quiet: Annotated[bool, option("--quiet", "-q", help="Print nothing; only set the exit code.")] = False,
 ) -> None:
     """Compare the items of two spools, archives or files: only in A, only in B, changed, or reordered.
 
@@ -46,4 +45,4 @@ def journal_diff(
     if not quiet:
         columns = [*COLUMNS, *(["data", "data_base64"] if values else [])]
         output.write_rows(rows, columns)
-    raise typer.Exit(ExitCode.NEGATIVE if rows else ExitCode.OK)
+    raise Ended(ExitCode.NEGATIVE if rows else ExitCode.OK)

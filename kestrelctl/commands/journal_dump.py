@@ -2,24 +2,23 @@
 
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.options import ArchiveOption, Output, SpoolOption
-from kestrelctl.shell.exit_codes import ExitCode
+from kestrelctl.shell.exit_codes import Ended, ExitCode
 from kestrelctl.shell.output import OBJECTS, default_format
 
 
 def journal_dump(
     source: Annotated[
         str,
-        typer.Argument(
+        argument(
             metavar="FILE|QUEUE", help="A segment, a file of Kestrel's, or a queue in --spool.", show_default=False
         ),
     ],
     output: Output,
     spool: SpoolOption = None,
     archive: ArchiveOption = None,
-    values: Annotated[bool, typer.Option("--values", help="Include the items' data.")] = False,
+    values: Annotated[bool, option("--values", help="Include the items' data.")] = False,
 ) -> None:
     """Print every record of a journal with its position, type and checksum state.
 
@@ -37,4 +36,4 @@ def journal_dump(
     if (output.form or default_format()) not in OBJECTS:
         rows = for_people(rows)
     output.write_rows(rows, COLUMNS)
-    raise typer.Exit(ExitCode.CORRUPT if dump.is_damaged else ExitCode.OK)
+    raise Ended(ExitCode.CORRUPT if dump.is_damaged else ExitCode.OK)

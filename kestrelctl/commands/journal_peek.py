@@ -2,22 +2,22 @@
 
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import option
 from kestrelctl.commands.options import ArchiveOption, EmptyOkOption, Frames, QueueArgument, SpoolOption, instant_ms
 from kestrelctl.items.framing import Framing
+from kestrelctl.shell.exit_codes import Ended
 
 
 def journal_peek(
     queue: QueueArgument,
     at: Annotated[
         int,
-        typer.Option(metavar="TIME", parser=instant_ms, help="Time: 2025-01-31T12:00 (UTC), 10:32, 24h (ago)."),
+        option(metavar="TIME", parser=instant_ms, help="Time: 2025-01-31T12:00 (UTC), 10:32, 24h (ago)."),
     ],
     frames: Frames,
     spool: SpoolOption = None,
     archive: ArchiveOption = None,
-    number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="Only the first N items.")] = None,
+    number: Annotated[int | None, option("-n", min=1, metavar="N", help="Only the first N items.")] = None,
     empty_ok: EmptyOkOption = False,
 ) -> None:
     """Print the items that waited in a queue at a time in the past, by replaying its journal.
@@ -33,4 +33,4 @@ def journal_peek(
     from kestrelctl.journals.peeking import write_waiting
 
     framing = frames.framing(Framing.LINES)
-    raise typer.Exit(write_waiting(JournalLocation.of(spool, archive), queue, at, framing, number, empty_ok=empty_ok))
+    raise Ended(write_waiting(JournalLocation.of(spool, archive), queue, at, framing, number, empty_ok=empty_ok))

@@ -4,8 +4,7 @@ import re
 import time
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import BadValue, option
 from kestrelctl.commands.options import (
     ArchiveOption,
     Output,
@@ -29,7 +28,7 @@ def _speed(value: str) -> float:
     try:
         return parse_speed(value) or 0
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise BadValue(str(error)) from error
 
 
 def _rate(value: str) -> float:
@@ -38,29 +37,27 @@ def _rate(value: str) -> float:
     try:
         return parse_rate(value)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise BadValue(str(error)) from error
 
 
 def journal_replay(
     queue: QueueArgument,
-    to: Annotated[str, typer.Option(metavar="HOST:PORT|unix:PATH", help="The destination server.", show_default=False)],
+    to: Annotated[str, option(metavar="HOST:PORT|unix:PATH", help="The destination server.", show_default=False)],
     output: Output,
     into: Annotated[
-        str | None, typer.Option("--queue", metavar="QUEUE", help="The destination queue (default: the same).")
+        str | None, option("--queue", metavar="QUEUE", help="The destination queue (default: the same).")
     ] = None,
     spool: SpoolOption = None,
     archive: ArchiveOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    after: Annotated[int, typer.Option(metavar="ID", help="Only items after this id.", show_default=False)] = 0,
+    after: Annotated[int, option(metavar="ID", help="Only items after this id.", show_default=False)] = 0,
     grep: Annotated[
         re.Pattern[bytes] | None,
-        typer.Option(metavar="RE", parser=pattern, help="Only items whose data matches this regular expression."),
+        option(metavar="RE", parser=pattern, help="Only items whose data matches this regular expression."),
     ] = None,
-    speed: Annotated[
-        float, typer.Option(metavar="1x|max", parser=_speed, help="Speed relative to the original: 1x.")
-    ] = "1x",  # type: ignore[assignment]
-    rate: Annotated[float | None, typer.Option(metavar="N/s", parser=_rate, help="Maximum rate.")] = None,
+    speed: Annotated[float, option(metavar="1x|max", parser=_speed, help="Speed relative to the original: 1x.")] = "1x",  # type: ignore[assignment]
+    rate: Annotated[float | None, option(metavar="N/s", parser=_rate, help="Maximum rate.")] = None,
     timeout: TimeoutOption = "",
 ) -> None:
     """Replay the items of a journal and its archive, in order and with their original timing.

@@ -2,25 +2,25 @@
 
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.options import Output
+from kestrelctl.shell.exit_codes import Ended
 
 
 def journal_ship(
     source: Annotated[
         str,
-        typer.Argument(metavar="SPOOL|ARCHIVE", help="A spool, an archive, or a folder of them.", show_default=False),
+        argument(metavar="SPOOL|ARCHIVE", help="A spool, an archive, or a folder of them.", show_default=False),
     ],
-    target: Annotated[str, typer.Argument(metavar="URL", help="s3://BUCKET/PREFIX.", show_default=False)],
+    target: Annotated[str, argument(metavar="URL", help="s3://BUCKET/PREFIX.", show_default=False)],
     output: Output,
     queue: Annotated[
-        str | None, typer.Option(metavar="QUEUE", help="Only this queue, or those of a pattern.", show_default=False)
+        str | None, option(metavar="QUEUE", help="Only this queue, or those of a pattern.", show_default=False)
     ] = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete each segment of an archive once its copy has been verified.")
+        bool, option("--delete", help="Delete each segment of an archive once its copy has been verified.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only files with problems.")] = False,
+    quiet: Annotated[bool, option("--quiet", "-q", help="Print only files with problems.")] = False,
 ) -> None:
     """Copy closed segments to object storage that speaks S3, in the layout of an archive.
 
@@ -43,4 +43,4 @@ def journal_ship(
         rows = [row for row in rows if row.problem]
     if rows or not quiet:
         output.write_rows([as_row(row) for row in rows], COLUMNS)
-    raise typer.Exit(code)
+    raise Ended(code)

@@ -4,10 +4,10 @@ import time
 from enum import StrEnum
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import BadValue, argument, option
 from kestrelctl.commands.options import FieldsOption, NoHeadersOption, SortOption, duration_ms, layout_of
 from kestrelctl.journals.repairs import REPAIR_COLUMNS
+from kestrelctl.shell.exit_codes import Ended
 from kestrelctl.shell.output import OutputFormat, say, write_data, write_rows
 
 
@@ -24,30 +24,28 @@ class VerifyFormat(StrEnum):
 
 PlaceArgument = Annotated[
     str,
-    typer.Argument(
+    argument(
         metavar="SPOOL|FILE",
         help="A spool, an archive, a folder of them, .imported, one queue's folder, a segment or a file of Kestrel's.",
     ),
 ]
 OneQueueArgument = Annotated[
-    str | None, typer.Argument(metavar="QUEUE", help="Only this queue's journal.", show_default=False)
+    str | None, argument(metavar="QUEUE", help="Only this queue's journal.", show_default=False)
 ]
-RepairOption = Annotated[bool, typer.Option("--repair", help="Rebuild damaged journals. The server must be stopped.")]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="With --repair: print what would be repaired; change nothing.")
-]
+RepairOption = Annotated[bool, option("--repair", help="Rebuild damaged journals. The server must be stopped.")]
+DryRunOption = Annotated[bool, option("--dry-run", help="With --repair: print what would be repaired; change nothing.")]
 StateOption = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="State file: skip files that were intact and have not changed since."),
+    option(metavar="FILE", help="State file: skip files that were intact and have not changed since."),
 ]
 WrittenSinceOption = Annotated[
     int | None,
-    typer.Option(metavar="SPAN", parser=duration_ms, help="Only files written to within this time: 24h."),
+    option(metavar="SPAN", parser=duration_ms, help="Only files written to within this time: 24h."),
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only files with findings.")]
+QuietOption = Annotated[bool, option("--quiet", "-q", help="Print only files with findings.")]
 VerifyFormatOption = Annotated[
     VerifyFormat | None,
-    typer.Option("--output", "-o", help="Default: table on a terminal, tsv elsewhere.", show_default=False),
+    option("--output", "-o", help="Default: table on a terminal, tsv elsewhere.", show_default=False),
 ]
 
 
@@ -87,9 +85,9 @@ def journal_verify(
     be repaired (with --dry-run: one is damaged), 75 a kestreld holds the spool.
     """
     if dry_run and not repair:
-        raise typer.BadParameter("--dry-run requires --repair")
+        raise BadValue("--dry-run requires --repair")
     if repair and (state is not None or since is not None or output == VerifyFormat.NAGIOS):
-        raise typer.BadParameter("--repair reads everything: leave out --state, --since and -o nagios")
+        raise BadValue("--repair reads everything: leave out --state, --since and -o nagios")
     # The journal's code is of no use to the other verbs.
     from kestrelctl.journals import verifying
 
@@ -97,7 +95,7 @@ def journal_verify(
     if output == VerifyFormat.NAGIOS:
         line, code_of_nagios = verifying.tell_nagios(spool, queue, state, since_at_ms)
         write_data(line)
-        raise typer.Exit(code_of_nagios)
+        raise Ended(code_of_nagios)
     if repair:
         columns = REPAIR_COLUMNS
         rows, code = verifying.repair_journals(spool, queue, dry_run=dry_run)
@@ -111,4 +109,4 @@ def journal_verify(
     if rows or not quiet:
         form = None if output is None else OutputFormat(output)
         write_rows(rows, columns, layout_of(form, fields, sort, no_headers=no_headers))
-    raise typer.Exit(code)
+    raise Ended(code)

@@ -5,21 +5,23 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
-from kestrelctl.commands.declared import argument, bad_value, option
+from kestrelctl.commands.declared import BadValue, argument, option
 from kestrelctl.items.framing import Framing, choose
 from kestrelctl.remote.access import parse_address
-from kestrelctl.remote.contexts import CACHE_DEFAULT, JOBS_DEFAULT, SERVER_DEFAULT, Way, settle, settle_beside
+from kestrelctl.remote.contexts import CACHE_DEFAULT, JOBS_DEFAULT, SERVER_DEFAULT, WAY_IN, Way, settle, settle_beside
 from kestrelctl.shell.endings import at_end
-from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import Ended, ExitCode, Failure
 from kestrelctl.shell.output import (
     OBJECTS,
     Layout,
     OutputFormat,
     default_format,
     write_blocks,
+    write_data,
     write_record,
     write_rows,
 )
+from kestreld import __version__
 from kestreld.client.blocks import Cell
 from kestreld.config.units import parse_duration_ms, parse_size_bytes
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 line_options: Final[dict[str, str | bool]] = {}  # options of the whole program, as given
 TIMEOUT_DEFAULT: Final = "5s"
+SHARED: Final = (*WAY_IN, "context")  # options of the whole program that are understood behind every verb, too
 SPAN_MS_MAX: Final = 10 * 366 * 86_400_000
 
 
@@ -42,9 +45,9 @@ def duration_ms(value: str) -> int:
         decimal = re.fullmatch(r"(\d{1,12})\.(\d{1,3})s?", value, re.ASCII)
         span_ms = int(decimal[1] + decimal[2].ljust(3, "0")) if decimal else parse_duration_ms(value, 1000)
     except ValueError as error:
-        raise bad_value(f"{value!r} is {error}: write 5s, 250ms, 1h30m, or seconds") from error
+        raise BadValue(f"{value!r} is {error}: write 5s, 250ms, 1h30m, or seconds") from error
     if span_ms > SPAN_MS_MAX:
-        raise bad_value(f"{value!r} is longer than ten years")
+        raise BadValue(f"{value!r} is longer than ten years")
     return span_ms
 
 
@@ -52,7 +55,7 @@ def span_ms(value: str) -> int:
     """Parse a duration greater than 0, in ms."""
     ms = duration_ms(value)
     if ms == 0:
-        raise bad_value("must be greater than 0")
+        raise BadValue("must be greater than 0")
     return ms
 
 
@@ -60,7 +63,7 @@ def whole_seconds(value: str) -> int:
     """Parse a duration that must be a whole number of seconds."""
     ms = duration_ms(value)
     if ms % 1000:
-        raise bad_value(f"{value!r} is not a whole number of seconds")
+        raise BadValue(f"{value!r} is not a whole number of seconds")
     return ms // 1000
 
 
@@ -68,7 +71,7 @@ def some_seconds(value: str) -> int:
     """Parse a duration in whole seconds, greater than 0."""
     seconds = whole_seconds(value)
     if seconds == 0:
-        raise bad_value("must be greater than 0")
+        raise BadValue("must be greater than 0")
     return seconds
 
 
@@ -77,7 +80,7 @@ def size_bytes(value: str) -> int:
     try:
         return parse_size_bytes(value)
     except ValueError as error:
-        raise bad_value(f"{value!r} is {error}: write 64KiB, 16MiB, 2GiB, or bytes") from error
+        raise BadValue(f"{value!r} is {error}: write 64KiB, 16MiB, 2GiB, or bytes") from error
 
 
 def instant_ms(value: str) -> int:
@@ -88,7 +91,7 @@ def instant_ms(value: str) -> int:
         return parse_instant_ms(value, now_ms())
     except ValueError as error:
         hint = "write 2025-01-31T12:00 (UTC), 10:32, 24h for a day ago, or milliseconds since 1970"
-        raise bad_value(f"{value!r} is not a time: {hint}") from error
+        raise BadValue(f"{value!r} is not a time: {hint}") from error
 
 
 def _timeout_on_the_line(value: str) -> str:
@@ -103,9 +106,9 @@ def per_second(value: str) -> float:
     try:
         rate = float(value.removesuffix("/s"))
     except ValueError as error:
-        raise bad_value(f"{value!r} is not a rate: write 100/s") from error
+        raise BadValue(f"{value!r} is not a rate: write 100/s") from error
     if not 0 < rate < float("inf"):
-        raise bad_value(f"{value!r} is not a rate: it must be greater than 0")
+        raise BadValue(f"{value!r} is not a rate: it must be greater than 0")
     return rate
 
 
@@ -129,7 +132,7 @@ def data_is_literal() -> bool:
 def queue_name(value: str) -> str:
     """Return an argument's queue name if it is safe within a command."""
     if not value or re.search(r"[/\x00-\x20\x7f]", value):
-        raise bad_value(f"{value!r} is not a queue name: it is empty, or has a blank, a control character or a / in it")
+        raise BadValue(f"{value!r} is not a queue name: it is empty, or has a blank, a control character or a / in it")
     return value
 
 
@@ -223,7 +226,7 @@ def pattern(value: str) -> re.Pattern[bytes]:
     try:
         return re.compile(os.fsencode(value))
     except re.error as error:
-        raise bad_value(f"{value!r} is not a valid regular expression: {error}") from error
+        raise BadValue(f"{value!r} is not a valid regular expression: {error}") from error
 
 
 GrepOption = Annotated[
@@ -234,6 +237,47 @@ PerServerOption = Annotated[
     bool,
     option("--per-server", help="For a context with several servers: a row for each server instead of sums."),
 ]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        write_data(f"kestrelctl {__version__}\n".encode())
+        raise Ended(ExitCode.OK)
+
+
+class ProgramOptions(NamedTuple):
+    """Options of the whole program, before the verb."""
+
+    server: Annotated[
+        str,
+        option("--server", "-s", metavar="HOST:PORT|unix:PATH", envvar="KESTRELCTL_SERVER", help="The server."),
+    ] = SERVER_DEFAULT
+    context: Annotated[
+        str,
+        option(
+            "--context",
+            "-c",
+            metavar="CONTEXT",
+            envvar="KESTRELCTL_CONTEXT",
+            help="A saved server or cluster with credentials: see `kestrelctl context`.",
+        ),
+    ] = ""
+    timeout: Annotated[str, option(metavar="SPAN", help="Time limit for an answer.")] = TIMEOUT_DEFAULT
+    user: Annotated[str, option(metavar="NAME", envvar="KESTRELCTL_USER", help="Log in as this user.")] = ""
+    password_file: Annotated[
+        str,
+        option(metavar="FILE", help="File whose first line is the password; else $KESTREL_PASSWORD or a prompt."),
+    ] = ""
+    tls: Annotated[bool, option("--tls", envvar="KESTRELCTL_TLS", help="Connect with TLS.")] = False
+    ca: Annotated[str, option(metavar="FILE", envvar="KESTRELCTL_CA", help="TLS: CA certificates to trust (PEM).")] = ""
+    cert: Annotated[str, option(metavar="FILE", envvar="KESTRELCTL_CERT", help="TLS: client certificate (PEM).")] = ""
+    key: Annotated[
+        str,
+        option(metavar="FILE", envvar="KESTRELCTL_KEY", help="TLS: key of the client certificate, if in another file."),
+    ] = ""
+    version: Annotated[
+        bool, option("--version", callback=_print_version, is_eager=True, help="Show kestrelctl's version.")
+    ] = False
 
 
 def way_to(server: str) -> Way:
@@ -254,7 +298,7 @@ def answer_ms(timeout: str) -> int:
     """Longest time a server may take to answer, ms."""
     timeout_ms = duration_ms(timeout)
     if timeout_ms == 0:
-        raise bad_value("--timeout must be greater than 0")
+        raise BadValue("--timeout must be greater than 0")
     return timeout_ms
 
 

@@ -2,8 +2,7 @@
 
 from typing import Annotated, Final
 
-import typer
-
+from kestrelctl.commands.declared import BadValue, argument, option
 from kestrelctl.commands.options import Output, QueueArgument, Remote
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import remark
@@ -13,12 +12,12 @@ COLUMNS: Final = ["reader", "kind", "head", "behind", "items", "bytes", "open"]
 
 def reader_name(value: str) -> str:
     if not value or any(letter in "/+\x7f" or letter <= " " for letter in value):
-        raise typer.BadParameter(f"{value!r} is not a reader name: it is empty, or contains a blank, a / or a +")
+        raise BadValue(f"{value!r} is not a reader name: it is empty, or contains a blank, a / or a +")
     return value
 
 
 ReaderArgument = Annotated[
-    str, typer.Argument(metavar="READER", help="The reader.", show_default=False, callback=reader_name)
+    str, argument(metavar="READER", help="The reader.", show_default=False, callback=reader_name)
 ]
 
 
@@ -40,10 +39,10 @@ def readers_ls(queue: QueueArgument, output: Output, remote: Remote) -> None:
 
 def readers_create(
     queue: QueueArgument,
-    reader: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False, callback=reader_name)],
+    reader: Annotated[str, argument(metavar="NAME", help="Its name.", show_default=False, callback=reader_name)],
     remote: Remote,
     at: Annotated[
-        str, typer.Option("--from", metavar="ID", help="Start position: earliest, latest, or an item id.")
+        str, option("--from", metavar="ID", help="Start position: earliest, latest, or an item id.")
     ] = "earliest",
 ) -> None:
     """Create a reader. The journal keeps everything it has not read: drop readers that are no longer needed.
@@ -65,7 +64,7 @@ def readers_create(
 def readers_move(
     queue: QueueArgument,
     reader: ReaderArgument,
-    to: Annotated[str, typer.Argument(metavar="ID|latest", help="The next item to read.", show_default=False)],
+    to: Annotated[str, argument(metavar="ID|latest", help="The next item to read.", show_default=False)],
     remote: Remote,
 ) -> None:
     """Move a reader forward, past items it has not read. It cannot move backwards; drop and recreate it.
@@ -73,7 +72,7 @@ def readers_move(
     Exit 1 when there is no such queue or reader, 77 when it is already past that item, or the item does not exist yet.
     """
     if to != "latest" and not (to.isascii() and to.isdecimal() and 0 < int(to) < 10**18):
-        raise typer.BadParameter(f"{to!r} is neither an item id nor latest")
+        raise BadValue(f"{to!r} is neither an item id nor latest")
     api = remote.reader_api()
     target = api.describe(queue)["next_id"] if to == "latest" else int(to)
     if target == 1:

@@ -3,8 +3,7 @@
 from collections import Counter
 from typing import Annotated, Final
 
-import typer
-
+from kestrelctl.commands.declared import option
 from kestrelctl.commands.options import Output, QueueArgument, Remote, YesOption, queue_name
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import confirm, counted, remark, say
@@ -19,13 +18,9 @@ def redrive(
     remote: Remote,
     to: Annotated[
         str,
-        typer.Option(
-            metavar="QUEUE", help="Send all waiting items there, wherever they come from.", show_default=False
-        ),
+        option(metavar="QUEUE", help="Send all waiting items there, wherever they come from.", show_default=False),
     ] = "",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print how many would go where, and change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, option("--dry-run", help="Print how many would go where, and change nothing.")] = False,
     yes: YesOption = False,
 ) -> None:
     """Send the items of a dead-letter queue back to the queues they come from, and print how many went where.

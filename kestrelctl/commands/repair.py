@@ -2,11 +2,9 @@
 
 import os
 
-import typer
-
 from kestrelctl.commands.options import Output, QueueArgument, Remote
 from kestrelctl.journals.repairs import REPAIR_COLUMNS, report_repair
-from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import Ended, ExitCode, Failure
 
 
 def repair(queue: QueueArgument, output: Output, remote: Remote) -> None:
@@ -24,4 +22,4 @@ def repair(queue: QueueArgument, output: Output, remote: Remote) -> None:
         raise Failure(ExitCode.NEGATIVE, f"no such queue: {queue}")
     row, code = report_repair(queue, answer)
     output.write_rows([row], REPAIR_COLUMNS)
-    raise typer.Exit(code)
+    raise Ended(code)

@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import BadValue, option
 from kestrelctl.commands.options import (
     ArchiveOption,
     Output,
@@ -24,17 +23,17 @@ def retention_simulate(
     archive: ArchiveOption = None,
     max_age: Annotated[
         int | None,
-        typer.Option(metavar="SPAN", parser=duration_ms, help="As the setting max_age: 1h.", show_default=False),
+        option(metavar="SPAN", parser=duration_ms, help="As the setting max_age: 1h.", show_default=False),
     ] = None,
     max_items: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="As the setting max_items.", show_default=False)
+        int | None, option(metavar="N", min=1, help="As the setting max_items.", show_default=False)
     ] = None,
     max_size: Annotated[
         int | None,
-        typer.Option(metavar="SIZE", parser=size_bytes, help="As the setting max_size: 64MiB.", show_default=False),
+        option(metavar="SIZE", parser=size_bytes, help="As the setting max_size: 64MiB.", show_default=False),
     ] = None,
     refuse: Annotated[
-        bool, typer.Option("--refuse", help="A full queue refuses new items instead of discarding the oldest.")
+        bool, option("--refuse", help="A full queue refuses new items instead of discarding the oldest.")
     ] = False,
     since: SinceOption = None,
     until: UntilOption = None,
@@ -53,7 +52,7 @@ def retention_simulate(
     from kestrelctl.journals.times import now_ms
 
     if max_age is None and max_items is None and max_size is None:
-        raise typer.BadParameter("give --max-age, --max-items or --max-size")
+        raise BadValue("give --max-age, --max-items or --max-size")
     limits = Limits(max_age or None, max_items, max_size, refuse)
     until_ms = until if until is not None else now_ms()
     found, unseen = simulate(JournalLocation.of(spool, archive), queue, limits, since, until_ms)

@@ -3,10 +3,9 @@
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
 
-import typer
-
+from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.options import whole_seconds
-from kestrelctl.shell.exit_codes import ExitCode, Failure
+from kestrelctl.shell.exit_codes import Ended, ExitCode, Failure
 
 PROGRAM: Final = "kestrelctl spark"
 
@@ -18,38 +17,38 @@ class FileFormat(StrEnum):
 
 PathsArgument = Annotated[
     list[str],
-    typer.Argument(
+    argument(
         metavar="SPOOL|FILE", help="Spools, archives, folders of them, or single files; globs.", show_default=False
     ),
 ]
 QueueOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="QUEUE", help="Only this queue, or those of a pattern; may be repeated.", show_default=False),
+    option(metavar="QUEUE", help="Only this queue, or those of a pattern; may be repeated.", show_default=False),
 ]
 SinceOption = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Start time: 2025-01-31T12:00 (UTC), or milliseconds since 1970."),
+    option(metavar="TIME", help="Start time: 2025-01-31T12:00 (UTC), or milliseconds since 1970."),
 ]
-UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help="End time, exclusive.")]
+UntilOption = Annotated[str | None, option(metavar="TIME", help="End time, exclusive.")]
 ServersOption = Annotated[
-    str, typer.Option(metavar="SERVERS", help="HOST:PORT,HOST:PORT, or @FILE with one a line.", show_default=False)
+    str, option(metavar="SERVERS", help="HOST:PORT,HOST:PORT, or @FILE with one a line.", show_default=False)
 ]
 OptionOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="An option of the servers or the stream; may be repeated."),
+    option(metavar="NAME=VALUE", help="An option of the servers or the stream; may be repeated."),
 ]
-TargetOption = Annotated[str, typer.Option(metavar="DIR", help="The output folder.", show_default=False)]
+TargetOption = Annotated[str, option(metavar="DIR", help="The output folder.", show_default=False)]
 
 
 class SparkSession(NamedTuple):
     """Options for the Spark that runs the jobs."""
 
     master: Annotated[
-        str | None, typer.Option(metavar="URL", help="The Spark to run on (default local[*]).", show_default=False)
+        str | None, option(metavar="URL", help="The Spark to run on (default local[*]).", show_default=False)
     ] = None
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark's; may be repeated.")
-    ] = None
+    conf: Annotated[list[str] | None, option(metavar="NAME=VALUE", help="A setting of Spark's; may be repeated.")] = (
+        None
+    )
 
     def run(self, job: str, paths: list[str], options: list[str]) -> None:
         try:
@@ -61,7 +60,7 @@ class SparkSession(NamedTuple):
         from kestrelspark.__main__ import main
 
         own = [*_options(master=self.master), *_each("conf", self.conf)]
-        raise typer.Exit(main([job, *options, *own, "--", *paths], PROGRAM))
+        raise Ended(main([job, *options, *own, "--", *paths], PROGRAM))
 
 
 def verify(
@@ -70,7 +69,7 @@ def verify(
     queue: QueueOption = None,
     state: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="State file: skip files that were intact and have not changed since."),
+        option(metavar="FILE", help="State file: skip files that were intact and have not changed since."),
     ] = None,
 ) -> None:
     """Check every record of every journal under the paths, in parallel; prints a line for each finding.
@@ -89,10 +88,10 @@ def report(
     since: SinceOption = None,
     until: UntilOption = None,
     bucket: Annotated[
-        int, typer.Option(metavar="SPAN", parser=whole_seconds, help="Time between two points; 0 = as fits a plot.")
+        int, option(metavar="SPAN", parser=whole_seconds, help="Time between two points; 0 = as fits a plot.")
     ] = "0",  # type: ignore[assignment]
     state: Annotated[
-        str | None, typer.Option(metavar="DIR", help="State folder: keep results there and read only new records.")
+        str | None, option(metavar="DIR", help="State folder: keep results there and read only new records.")
     ] = None,
 ) -> None:
     """Analyse load, waits and backlog of every queue: report.html and Parquet tables in DIR.
@@ -112,9 +111,9 @@ def convert(
     queue: QueueOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    values: Annotated[bool, typer.Option("--values", help="Include the items' data.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the contents of DIR.")] = False,
-    state: Annotated[str | None, typer.Option(metavar="FILE", help="State file: add only new records to DIR.")] = None,
+    values: Annotated[bool, option("--values", help="Include the items' data.")] = False,
+    overwrite: Annotated[bool, option("--overwrite", help="Replace the contents of DIR.")] = False,
+    state: Annotated[str | None, option(metavar="FILE", help="State file: add only new records to DIR.")] = None,
 ) -> None:
     """Write journals as Parquet files in DIR, a row for each thing that happened to an item.
 
@@ -131,16 +130,16 @@ def convert(
 def compare(
     session: SparkSession,
     before: Annotated[
-        str, typer.Option(metavar="PERIOD|DIR", help="SINCE..UNTIL, or the folder of a report.", show_default=False)
+        str, option(metavar="PERIOD|DIR", help="SINCE..UNTIL, or the folder of a report.", show_default=False)
     ],
     after: Annotated[
-        str, typer.Option(metavar="PERIOD|DIR", help="The period or report to compare it with.", show_default=False)
+        str, option(metavar="PERIOD|DIR", help="The period or report to compare it with.", show_default=False)
     ],
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SPOOL|FILE", help="The journals, if a period is given.", show_default=False),
+        argument(metavar="SPOOL|FILE", help="The journals, if a period is given.", show_default=False),
     ] = None,
-    to: Annotated[str | None, typer.Option(metavar="DIR", help="For compare.html and a Parquet table.")] = None,
+    to: Annotated[str | None, option(metavar="DIR", help="For compare.html and a Parquet table.")] = None,
     queue: QueueOption = None,
 ) -> None:
     """Put two periods side by side: puts, gets, waits, retries and backlog of every queue, and the changes.
@@ -153,18 +152,18 @@ def compare(
 
 def ingest(
     session: SparkSession,
-    queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="Names of queues.", show_default=False)],
+    queues: Annotated[list[str], argument(metavar="QUEUE", help="Names of queues.", show_default=False)],
     servers: ServersOption,
     to: TargetOption,
     reader: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The reader whose position to use.", show_default=False),
+        option(metavar="NAME", help="The reader whose position to use.", show_default=False),
     ] = None,
     file_format: Annotated[
-        FileFormat, typer.Option("--format", help="Format of DIR; delta needs pip install delta-spark.")
+        FileFormat, option("--format", help="Format of DIR; delta needs pip install delta-spark.")
     ] = FileFormat.PARQUET,
     every: Annotated[
-        int, typer.Option(metavar="SPAN", parser=whole_seconds, help="Keep running, with a batch this often; 0 = once.")
+        int, option(metavar="SPAN", parser=whole_seconds, help="Keep running, with a batch this often; 0 = once.")
     ] = "0",  # type: ignore[assignment]
     option: OptionOption = None,
 ) -> None:
@@ -183,22 +182,20 @@ def replay(
     session: SparkSession,
     paths: PathsArgument,
     servers: ServersOption,
-    to: Annotated[str | None, typer.Option(metavar="QUEUE", help="The destination queue (default: the same).")] = None,
+    to: Annotated[str | None, option(metavar="QUEUE", help="The destination queue (default: the same).")] = None,
     queue: QueueOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
     where: Annotated[
-        str | None, typer.Option(metavar="EXPRESSION", help="SQL condition on the columns: 'size > 100'.")
+        str | None, option(metavar="EXPRESSION", help="SQL condition on the columns: 'size > 100'.")
     ] = None,
-    speed: Annotated[str, typer.Option(metavar="1x|max", help="Speed relative to the original: 1x.")] = "1x",
-    rate: Annotated[str | None, typer.Option(metavar="N/s", help="Maximum total rate.")] = None,
-    expired: Annotated[bool, typer.Option("--expired", help="Include expired items.")] = False,
-    dedup_key: Annotated[bool, typer.Option("--dedup-key", help="Items begin with a key and a newline.")] = False,
-    state: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Progress file; the next run continues from it.")
-    ] = None,
+    speed: Annotated[str, option(metavar="1x|max", help="Speed relative to the original: 1x.")] = "1x",
+    rate: Annotated[str | None, option(metavar="N/s", help="Maximum total rate.")] = None,
+    expired: Annotated[bool, option("--expired", help="Include expired items.")] = False,
+    dedup_key: Annotated[bool, option("--dedup-key", help="Items begin with a key and a newline.")] = False,
+    state: Annotated[str | None, option(metavar="DIR", help="Progress file; the next run continues from it.")] = None,
     mode: Annotated[
-        str | None, typer.Option(metavar="MODE", help="FAILFAST (a queue ends at damage), PERMISSIVE, DROPMALFORMED.")
+        str | None, option(metavar="MODE", help="FAILFAST (a queue ends at damage), PERMISSIVE, DROPMALFORMED.")
     ] = None,
     option: OptionOption = None,
 ) -> None:

@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import option
 from kestrelctl.commands.options import Frames, QueueArgument, Remote
 from kestrelctl.items.framing import Framing
 
@@ -12,10 +11,10 @@ def tail(
     queue: QueueArgument,
     frames: Frames,
     remote: Remote,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep showing items as they are put.")] = False,
+    follow: Annotated[bool, option("--follow", "-f", help="Keep showing items as they are put.")] = False,
     number: Annotated[
         int | None,
-        typer.Option(
+        option(
             "-n", min=0, metavar="N", help="Start with the last N items (default 10, with -f 0).", show_default=False
         ),
     ] = None,

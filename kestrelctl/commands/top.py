@@ -4,8 +4,7 @@ import os
 from contextlib import closing
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import BadValue, option
 from kestrelctl.commands.watched import Watched
 from kestrelctl.shell import output
 from kestrelctl.shell.exit_codes import ExitCode, Failure
@@ -13,17 +12,13 @@ from kestrelctl.shell.exit_codes import ExitCode, Failure
 
 def top(
     watched: Watched,
-    plain: Annotated[bool, typer.Option("--plain", help="Print text instead of showing a console.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on a line per refresh.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="With --plain or --json (else --plain): print once.")] = False,
-    number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="As --once, but N times.")] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="The console cannot flush, delete or reload.")] = False,
-    record: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Record to a new file, also without a terminal.")
-    ] = None,
-    replay: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Play a recording instead of showing a server.")
-    ] = None,
+    plain: Annotated[bool, option("--plain", help="Print text instead of showing a console.")] = False,
+    json: Annotated[bool, option("--json", help="Print one JSON object on a line per refresh.")] = False,
+    once: Annotated[bool, option("--once", help="With --plain or --json (else --plain): print once.")] = False,
+    number: Annotated[int | None, option("-n", min=1, metavar="N", help="As --once, but N times.")] = None,
+    read_only: Annotated[bool, option("--read-only", help="The console cannot flush, delete or reload.")] = False,
+    record: Annotated[str | None, option(metavar="FILE", help="Record to a new file, also without a terminal.")] = None,
+    replay: Annotated[str | None, option(metavar="FILE", help="Play a recording instead of showing a server.")] = None,
 ) -> None:
     """Monitor the queues of one or more servers: a console in a terminal, or text with --plain.
 
@@ -40,7 +35,7 @@ def top(
     is_printed = plain or json or (samples is not None and record is None)
     if is_printed or (record is not None and replay is None and (samples is not None or not _can_draw())):
         if replay is not None:
-            raise typer.BadParameter("--replay requires the console")
+            raise BadValue("--replay requires the console")
         from tui.polling import pollers
 
         options = ViewOptions(watched.filter, column, descending, json, samples, is_silent=not is_printed)

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
-
+from kestrelctl.commands.declared import argument, option
 from kestrelctl.commands.options import GrepOption, Remote, answer_ms, other_server, per_second, queue_name, way_to
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.shell.output import counted, remark
@@ -11,21 +10,17 @@ from kestrelctl.shell.output import counted, remark
 if TYPE_CHECKING:
     from kestrelctl.items.transfers import Transfer
 
-RateOption = Annotated[
-    float | None, typer.Option(metavar="N/s", parser=per_second, help="Maximum rate.", show_default=False)
-]
+RateOption = Annotated[float | None, option(metavar="N/s", parser=per_second, help="Maximum rate.", show_default=False)]
 
 
 class Transfers(NamedTuple):
     """Source, destination, selection and rate of a transfer."""
 
-    source: Annotated[str, typer.Argument(metavar="SRC", help="Source queue.", show_default=False, callback=queue_name)]
-    target: Annotated[
-        str, typer.Argument(metavar="DST", help="Destination queue.", show_default=False, callback=queue_name)
-    ]
+    source: Annotated[str, argument(metavar="SRC", help="Source queue.", show_default=False, callback=queue_name)]
+    target: Annotated[str, argument(metavar="DST", help="Destination queue.", show_default=False, callback=queue_name)]
     to: Annotated[
         str,
-        typer.Option(
+        option(
             "--to",
             metavar="HOST:PORT|unix:PATH",
             help="Destination server, with the same credentials (default: the same server).",
@@ -35,7 +30,7 @@ class Transfers(NamedTuple):
     ] = ""
     match: GrepOption = None
     limit: Annotated[
-        int | None, typer.Option("--max", min=1, metavar="N", help="Maximum number of items.", show_default=False)
+        int | None, option("--max", min=1, metavar="N", help="Maximum number of items.", show_default=False)
     ] = None
     rate: RateOption = None
 

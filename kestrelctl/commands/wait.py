@@ -2,27 +2,32 @@
 
 from typing import Annotated
 
-import typer
-
-from kestrelctl.commands.options import QueueArgument, Remote, ServerOption, duration_ms
+from kestrelctl.commands.declared import BadValue, option
+from kestrelctl.commands.options import (
+    TIMEOUT_DEFAULT,
+    QueueArgument,
+    Remote,
+    ServerOption,
+    duration_ms,
+    line_options,
+)
 from kestrelctl.shell.output import remark
 
 
 def wait(
-    context: typer.Context,
     queue: QueueArgument,
-    empty: Annotated[bool, typer.Option("--empty", help="Wait until it has no items and no open reads.")] = False,
+    empty: Annotated[bool, option("--empty", help="Wait until it has no items and no open reads.")] = False,
     items: Annotated[
         str | None,
-        typer.Option("--items", metavar="N", help="Wait until it has N items or more; or '<N', '<=N', '=N', '>N'."),
+        option("--items", metavar="N", help="Wait until it has N items or more; or '<N', '<=N', '=N', '>N'."),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--timeout", metavar="SPAN", parser=duration_ms, help="Give up after this (default: never)."),
+        option("--timeout", metavar="SPAN", parser=duration_ms, help="Give up after this (default: never)."),
     ] = None,
-    interval: Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="Refresh interval.")] = "500ms",
+    interval: Annotated[str, option("--interval", "-i", metavar="SPAN", help="Refresh interval.")] = "500ms",
     missing_ok: Annotated[
-        bool, typer.Option("--missing-ok", help="Treat a missing queue as empty instead of exit 1.")
+        bool, option("--missing-ok", help="Treat a missing queue as empty instead of exit 1.")
     ] = False,
     server: ServerOption = "",
 ) -> None:
@@ -35,14 +40,14 @@ def wait(
     from kestrelctl.items.waiting import EMPTY, Awaited, wait_for
 
     if empty == (items is not None):
-        raise typer.BadParameter("give either --empty or --items N")
+        raise BadValue("give either --empty or --items N")
     try:
         awaited = EMPTY if items is None else Awaited.parse(items)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise BadValue(str(error)) from error
     interval_ms = duration_ms(interval)
     if interval_ms == 0:
-        raise typer.BadParameter("--interval must be greater than 0")
-    fleet = Remote(server, str(context.find_root().params["timeout"])).fleet()
+        raise BadValue("--interval must be greater than 0")
+    fleet = Remote(server, str(line_options.get("timeout", TIMEOUT_DEFAULT))).fleet()
     count = wait_for(fleet, queue, awaited, limit_ms=limit, interval_ms=interval_ms, missing_ok=missing_ok)
     remark(f"{queue} has items={count}")

@@ -1,13 +1,12 @@
 """`kestrelctl watch`: run a verb repeatedly."""
 
 import time
-from functools import partial
 from typing import Annotated
 
-import typer
-
+from kestrelctl.app import run
+from kestrelctl.commands.declared import BadValue, argument, option
 from kestrelctl.commands.options import duration_ms, line_options
-from kestrelctl.shell.endings import exit_code_of
+from kestrelctl.shell.exit_codes import Ended
 from kestrelctl.shell.output import STDOUT, is_terminal, write_data
 
 CLEAR = b"\x1b[H\x1b[2J"
@@ -15,10 +14,9 @@ SIGNAL_CODES = 128
 
 
 def watch(
-    context: typer.Context,
-    words: Annotated[list[str], typer.Argument(metavar="VERB", help="A verb and its arguments.", show_default=False)],
-    interval: Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="Pause between runs.")] = "2s",
-    number: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="Stop after N runs.")] = None,
+    words: Annotated[list[str], argument(metavar="VERB", help="A verb and its arguments.", show_default=False)],
+    interval: Annotated[str, option("--interval", "-i", metavar="SPAN", help="Pause between runs.")] = "2s",
+    number: Annotated[int | None, option("-n", min=1, metavar="N", help="Stop after N runs.")] = None,
 ) -> None:
     """Run a verb repeatedly, such as stats, ls, items or readers ls.
 
@@ -29,17 +27,19 @@ def watch(
     """
     interval_ms = duration_ms(interval)
     if interval_ms == 0:
-        raise typer.BadParameter("--interval must be greater than 0")
+        raise BadValue("--interval must be greater than 0")
     # The options of the whole program that stand before `watch` are meant for the verb.
     line = [
-        f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in line_options.items()
+        f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
+        for name, value in line_options.items()
+        if name != "is_literal"
     ]
     line += words
     while True:
         if is_terminal(STDOUT):
             write_data(CLEAR + f"every {interval}: kestrelctl {' '.join(words)}\n\n".encode("utf-8", "surrogateescape"))
-        code = exit_code_of(partial(context.find_root().obj, line))  # which is `verbs.invoke`
+        code = run(line)
         number = None if number is None else number - 1
         if number == 0 or code > SIGNAL_CODES:
-            raise typer.Exit(code)
+            raise Ended(code)
         time.sleep(interval_ms / 1000)

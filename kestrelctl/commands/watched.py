@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, NamedTuple
 
-import typer
-
+from kestrelctl.commands.declared import BadValue, option
 from kestrelctl.commands.options import TimeoutOption, duration_ms, way_to
 from kestrelctl.remote.contexts import Way
 
@@ -14,7 +13,7 @@ class Watched(NamedTuple):
 
     server: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--server",
             "-s",
             metavar="HOST:PORT|unix:PATH",
@@ -22,10 +21,10 @@ class Watched(NamedTuple):
             show_default=False,
         ),
     ] = None
-    interval: Annotated[str, typer.Option("--interval", "-i", metavar="SPAN", help="Refresh interval.")] = "1s"
-    filter: Annotated[str, typer.Option("--filter", metavar="WORDS", help="Filter the queues, as with /.")] = ""
-    sort: Annotated[str, typer.Option(metavar="COLUMN", help="The column; -COLUMN starts with the largest.")] = "queue"
-    theme: Annotated[str | None, typer.Option(metavar="NAME", help="dark, light or colour-blind.")] = None
+    interval: Annotated[str, option("--interval", "-i", metavar="SPAN", help="Refresh interval.")] = "1s"
+    filter: Annotated[str, option("--filter", metavar="WORDS", help="Filter the queues, as with /.")] = ""
+    sort: Annotated[str, option(metavar="COLUMN", help="The column; -COLUMN starts with the largest.")] = "queue"
+    theme: Annotated[str | None, option(metavar="NAME", help="dark, light or colour-blind.")] = None
     timeout: TimeoutOption = ""
 
     def way(self) -> Way:
@@ -39,12 +38,12 @@ class Watched(NamedTuple):
 
         column = self.sort.removeprefix("-")
         if column not in COLUMNS:
-            raise typer.BadParameter(f"no column {column!r}; columns are {', '.join(COLUMNS)}")
+            raise BadValue(f"no column {column!r}; columns are {', '.join(COLUMNS)}")
         return column, self.sort.startswith("-")
 
     def spans_ms(self) -> tuple[int, int]:
         """Interval and timeout, ms."""
         interval_ms, timeout_ms = duration_ms(self.interval), duration_ms(self.timeout)
         if interval_ms == 0 or timeout_ms == 0:
-            raise typer.BadParameter("--interval and --timeout must be greater than 0")
+            raise BadValue("--interval and --timeout must be greater than 0")
         return interval_ms, timeout_ms

@@ -2,18 +2,17 @@
 
 from typing import Annotated
 
-import typer
-
+from kestrelctl.commands.declared import option
 from kestrelctl.commands.watched import Watched
 
 
 def web(
     watched: Watched,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address to listen on: loopback only; port 0 picks a free one.")
+        str, option(metavar="HOST:PORT", help="Address to listen on: loopback only; port 0 picks a free one.")
     ] = "127.0.0.1:8022",
     allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="Anyone with the address may flush, delete, reload and write files.")
+        bool, option("--allow-actions", help="Anyone with the address may flush, delete, reload and write files.")
     ] = False,
 ) -> None:
     """Show the console of `top` in a browser on this machine, until interrupted.

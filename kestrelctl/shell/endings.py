@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from kestrelctl.shell import output
-from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
+from kestrelctl.shell.exit_codes import Ended, ExitCode, Failure, Interrupted
 
 # Closes all that a run has opened. Python's finalizers would do so, but a signal during one of them is lost.
 at_end: Final = ExitStack()
@@ -19,6 +19,8 @@ def exit_code_of(run: Callable[[], int]) -> int:
             return run()
     except Interrupted as interrupted:
         return 128 + interrupted.signal_number
+    except Ended as ended:
+        return ended.code
     except Failure as failure:
         return _failed(failure)
     except OSError as error:

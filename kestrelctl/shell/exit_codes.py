@@ -1,4 +1,4 @@
-"""Exit codes of kestrelctl, and Failure and Interrupted, the two exceptions that end a run.
+"""Exit codes of kestrelctl, and Failure, Ended and Interrupted, the exceptions that end a run.
 
 Codes follow sysexits.h and the shells where they define one; the others are 80 and up.
 """
@@ -93,6 +93,14 @@ class Failure(Exception):
         self.code = code
         self.words = words
         self.is_quiet = code in (ExitCode.NEGATIVE, ExitCode.WAIT_EXPIRED) if is_quiet is None else is_quiet
+
+
+class Ended(Exception):
+    """The run is over, with this exit code, and all is said."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 class Interrupted(BaseException):

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from kestrelctl.command_tree import command_tree, invoke
+from kestrelctl.command_tree import command_tree, explain
 from kestrelctl.description.tree import Command, Kind, kestrelctl_tree
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from tests.support.daemon import Daemon, running_daemon
@@ -261,14 +261,14 @@ def test_an_empty_value_is_a_usage_error_and_nothing_is_done(command: Command) -
     for option in command.options:
         for name in option.names if option.value is not None else ():
             with pytest.raises(Failure, match="must not be empty") as refused:
-                invoke([*command.path, name, ""])
+                explain([*command.path, name, ""])
             assert refused.value.code == wrong, name
 
 
 @pytest.mark.parametrize("words", ["ls", "stats", "flush", "export work", "journal dump", "move work", "context show"])
 def test_an_empty_word_is_a_usage_error(words: str) -> None:
     with pytest.raises(Failure, match="must not be empty") as refused:
-        invoke([*words.split(), ""])
+        explain([*words.split(), ""])
     assert refused.value.code == ExitCode.USAGE
 
 

@@ -17,14 +17,14 @@ from tests.support.process import environment
 # In a process that has imported the command tree: the modules of verbs that each has imported which shows its help.
 SHOW_EVERY_HELP: Final = """
 import os, sys
-from kestrelctl.command_tree import invoke
+from kestrelctl.command_tree import explain
 from kestrelctl.verbs import VERBS
 print("", *sys.modules, flush=True)
 lines = os.dup(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 for path in VERBS:
     if not os.fork():
-        assert invoke([*path.split(), "-h"]) == 0
+        assert explain([*path.split(), "-h"]) == 0
         os.write(lines, f"{path.replace(' ', '/')} {' '.join(sys.modules)}\\n".encode())
         os._exit(0)
     assert os.wait()[1] == 0, path
@@ -32,7 +32,9 @@ for path in VERBS:
 RUN: Final = "import sys; from kestrelctl.app import run; print(run(sys.argv[1:]), *sys.modules)"
 MODULES_OF_VERBS: Final = frozenset(f"kestrelctl.commands.{verb.place.partition('.')[0]}" for verb in VERBS.values())
 NOBODY: Final = ("-s", "127.0.0.1:1")
-SLOW: Final = frozenset({"asyncio", "email", "http", "logging", "pydantic", "ssl", "textual", "xxhash", "yaml"})
+SLOW: Final = frozenset(
+    {"asyncio", "email", "http", "logging", "pydantic", "ssl", "textual", "typer", "xxhash", "yaml"}
+)
 COMMANDS: Final = {
     "version": (),
     "check": (),
