@@ -9,7 +9,7 @@ from xxhash import xxh3_128_digest
 from kestrelctl.journals.locations import replaying
 from kestrelctl.journals.spools import shown
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestreld.config.config import decode_queue_name
+from kestreld.config.queue_names import decode_queue_name
 from kestreld.files import FileLayer
 from kestreld.journal import records
 from kestreld.journal.discovery import JournalFile, discover

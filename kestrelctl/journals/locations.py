@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kestrelctl.journals.spools import on_disk, reading
 from kestrelctl.shell.exit_codes import ExitCode, Failure
-from kestreld.config.config import encode_queue_name, queue_name_problem
+from kestreld.config.queue_names import encode_queue_name, queue_name_problem
 from kestreld.errors import ConfigError, JournalCorrupt
 from kestreld.files import FileLayer
 from kestreld.journal.discovery import JournalFile, discover

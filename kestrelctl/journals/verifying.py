@@ -14,7 +14,7 @@ from kestrelctl.shell.output import counted, encoded, say
 from kestrelctl.shell.progress import progress
 from kestreld.client.items import RepairAnswer
 from kestreld.clock import Clock
-from kestreld.config.config import decode_queue_name
+from kestreld.config.queue_names import decode_queue_name
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
 from kestreld.journal.discovery import JournalFile, discover

@@ -14,17 +14,16 @@ from typing import Any, Final
 from kestreld import checks
 from kestreld.config.cluster import Announce
 from kestreld.config.job_rules import NO_JOB_RULES, JobRules
+from kestreld.config.queue_names import queue_name_problem
 from kestreld.config.users import UserConfig
 from kestreld.config.values import usable_path
 from kestreld.config.yaml_tree import SourceLocation
 from kestreld.errors import ConfigProblem, InvalidType, InvalidValue
 
 BUILT_IN: Final = "built-in defaults"
-QUEUE_FILE_NAME_BYTES_MAX: Final = 200  # leaves room for our suffixes in the 255 a file system allows
 SOCKET_PATH_BYTES_MAX: Final = 107  # sun_path less its NUL, unix(7)
 BUS_PORT_OFFSET: Final = 10_000
 BUS_PORT_OF_CLIENTS: Final = -1  # as `cluster_port`: BUS_PORT_OFFSET above the clients'
-_PLAIN: Final = re.compile("[A-Za-z0-9_-]+")  # a queue's name that is its file name as it stands
 
 
 class Compat(Enum):
@@ -284,41 +283,6 @@ def bus_exposure_reason(address: Address, settings: str = "cluster.secret_file o
         f"{address.host} is reachable from other machines, and other nodes are not authenticated: set "
         f"{settings}, use a loopback address, or pass --insecure"
     )
-
-
-def queue_name_problem(name: str) -> str | None:
-    """Return the reason why no queue can have this name (latin-1 text), or None if it is valid."""
-    if _PLAIN.fullmatch(name) and len(name) <= QUEUE_FILE_NAME_BYTES_MAX:
-        return None
-    if not name:
-        return "queue name must not be empty"
-    if bad := re.search("[/~.]", name):
-        return f"queue name must not contain {bad[0]!r}"
-    if re.search("[\x00-\x20\x7f]", name):
-        return "queue name must not contain spaces or control characters"
-    if re.search("[^\x00-\xff]", name):
-        return "queue name must consist of characters up to U+00FF"
-    if name.startswith("+") or name.endswith("+"):
-        return "queue name must not begin or end with '+', which separates parent and child"
-    if (size_bytes := len(encode_queue_name(name))) > QUEUE_FILE_NAME_BYTES_MAX:
-        longest = QUEUE_FILE_NAME_BYTES_MAX
-        return f"queue name too long: its file name would have {size_bytes} bytes, the maximum is {longest}"
-    return None
-
-
-def encode_queue_name(name: str) -> str:
-    """Encode a name as a file name: all bytes but A-Za-z0-9_- as %XX. Raises UnicodeEncodeError if not latin-1."""
-    if _PLAIN.fullmatch(name):
-        return name
-    quoted = re.sub(rb"[^A-Za-z0-9_-]", lambda byte: b"%%%02X" % byte[0][0], name.encode("latin-1"))
-    return quoted.decode("ascii")
-
-
-def decode_queue_name(encoded: str) -> str:
-    """Decode a file name. A foreign file gives an invalid queue name, or one that does not encode back."""
-    if "%" not in encoded:
-        return encoded
-    return re.sub("%([0-9A-F]{2})", lambda code: chr(int(code[1], 16)), encoded)
 
 
 def family_of(name: str) -> str:

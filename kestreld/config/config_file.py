@@ -15,8 +15,8 @@ from kestreld.config.config import (
     bus_exposure_reason,
     exposure_reason,
     family_of,
-    queue_name_problem,
 )
+from kestreld.config.queue_names import queue_name_problem
 from kestreld.config.settings import GROUPED, GROUPS, PER_QUEUE, TOP_LEVEL, Setting, place_of, value_of
 from kestreld.config.users import UserConfig, read_users
 from kestreld.config.values import BadValue, as_clients_send_it, usable_path

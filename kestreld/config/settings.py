@@ -20,9 +20,9 @@ from kestreld.config.config import (
     PerQueue,
     QueueConfig,
     RetryFrom,
-    queue_name_problem,
 )
 from kestreld.config.job_rules import job_rules
+from kestreld.config.queue_names import queue_name_problem
 from kestreld.config.yaml_tree import Kind, Node
 
 LINE_BYTES_MAX: Final = 1024**2

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kestreld.clock import Clock
-from kestreld.config.config import decode_queue_name
+from kestreld.config.queue_names import decode_queue_name
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer
 from kestreld.journal.builder import JournalBuilder

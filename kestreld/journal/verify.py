@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from kestreld.config.config import decode_queue_name, encode_queue_name
+from kestreld.config.queue_names import decode_queue_name, encode_queue_name
 from kestreld.errors import JournalCorrupt, RecordsDisagree, SegmentsMissing
 from kestreld.files import FileLayer, why_unread
 from kestreld.journal import records

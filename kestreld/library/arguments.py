@@ -4,7 +4,8 @@ from reprlib import repr as shortened
 from typing import Final
 
 from kestreld import checks
-from kestreld.config.config import QueueConfig, queue_name_problem
+from kestreld.config.config import QueueConfig
+from kestreld.config.queue_names import queue_name_problem
 from kestreld.errors import BadQueueName
 
 NO_DELAY: Final[float] = 0  # compared by identity: False is not NO_DELAY

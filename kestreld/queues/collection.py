@@ -10,7 +10,8 @@ from shlex import quote
 from typing import Final
 
 from kestreld.clock import Clock
-from kestreld.config.config import Config, QueueConfig, decode_queue_name, encode_queue_name, queue_name_problem
+from kestreld.config.config import Config, QueueConfig
+from kestreld.config.queue_names import decode_queue_name, encode_queue_name, queue_name_problem
 from kestreld.errors import (
     BadQueueName,
     JournalCorrupt,

@@ -8,7 +8,7 @@ once the compacted one's name is on disk. Going from the oldest on, a crash leav
 from collections.abc import Callable, Generator
 from typing import Final
 
-from kestreld.config.config import encode_queue_name
+from kestreld.config.queue_names import encode_queue_name
 from kestreld.files import must_be_the_systems
 from kestreld.journal.journal import Journal
 from kestreld.journal.segment import Segment

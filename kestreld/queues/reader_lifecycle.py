@@ -4,7 +4,7 @@ The default reader, which has no name, is there until the first named reader tak
 that was put before. When the last one goes, there is a default reader again, at the journal's end.
 """
 
-from kestreld.config.config import queue_name_problem
+from kestreld.config.queue_names import queue_name_problem
 from kestreld.errors import BadQueueName, JournalFailed, ReaderUnknown
 from kestreld.files import must_be_the_systems
 from kestreld.queues.collection import QueueCollection

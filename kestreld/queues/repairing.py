@@ -6,7 +6,7 @@ Both are long work between turns, one at a time for each family; further request
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, TypeVar
 
-from kestreld.config.config import encode_queue_name
+from kestreld.config.queue_names import encode_queue_name
 from kestreld.errors import JournalCorrupt, JournalFailed, KestrelError, NotImported
 from kestreld.journal.inspection import Known
 from kestreld.journal.journal import Journal

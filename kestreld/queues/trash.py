@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from kestreld.clock import Clock
-from kestreld.config.config import decode_queue_name, encode_queue_name
+from kestreld.config.queue_names import decode_queue_name, encode_queue_name
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.journal import Journal

@@ -11,17 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestreld.config.config import (
-    Address,
-    Compat,
-    Config,
-    QueueConfig,
-    decode_queue_name,
-    encode_queue_name,
-    queue_name_problem,
-)
+from kestreld.config.config import Address, Compat, Config, QueueConfig
 from kestreld.config.config_dump import dump_config
 from kestreld.config.config_file import find_config_path, load, load_file
+from kestreld.config.queue_names import decode_queue_name, encode_queue_name, queue_name_problem
 from kestreld.config.settings import SETTINGS, Setting, needs_restart, queue_setting_lines, value_of
 from kestreld.config.units import parse_duration_ms, parse_size_bytes, parse_whole_number
 from kestreld.config.values import BadValue

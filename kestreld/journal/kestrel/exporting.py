@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kestreld.clock import Clock
-from kestreld.config.config import decode_queue_name, encode_queue_name, queue_name_problem
+from kestreld.config.queue_names import decode_queue_name, encode_queue_name, queue_name_problem
 from kestreld.errors import JournalCorrupt, KestrelError
 from kestreld.files import FileLayer
 from kestreld.journal import records

@@ -12,7 +12,8 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 from kestreld.clock import Clock
-from kestreld.config.config import Config, encode_queue_name, queue_name_problem
+from kestreld.config.config import Config
+from kestreld.config.queue_names import encode_queue_name, queue_name_problem
 from kestreld.errors import JournalCorrupt, JournalFailed, NotImported
 from kestreld.files import FileLayer, must_be_the_systems, why_unread
 from kestreld.journal import records

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from kestreld.config.config import queue_name_problem
+from kestreld.config.queue_names import queue_name_problem
 from kestreld.config.users import Right
 from kestreld.journal.records import Reason, item_id
 from kestreld.queues.held import Held

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from kestreld.config.config import queue_name_problem
+from kestreld.config.queue_names import queue_name_problem
 from kestreld.config.users import Right
 from kestreld.journal.records import Kind
 from kestreld.queues.commit import Tally
