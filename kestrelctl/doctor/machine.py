@@ -4,7 +4,6 @@ import ctypes
 import os
 import pwd
 import stat
-import statistics
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -14,8 +13,7 @@ from kestrelctl.doctor.results import CheckResult, critical, fine, graded, unkno
 from kestrelctl.journals.times import now_ms, written_span
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
-from kestreld.journal.segment import decode_header, parse_segment_name
-from kestreld.journal.verify import FOLDER_SUFFIX
+from kestreld.journal.segment import FOLDER_SUFFIX, decode_header, parse_segment_name
 
 DESCRIPTORS_FEW: Final = 4096
 DESCRIPTORS_USED: Final = (0.8, 0.95)
@@ -143,7 +141,7 @@ def latency(path: str) -> CheckResult:
         return critical("disk latency", words, "see the kernel log (dmesg) for disk errors")
     finally:
         os.close(fd)
-    median_ms = statistics.median(took_ms)
+    median_ms = sorted(took_ms)[len(took_ms) // 2]
     words = f"{median_ms:.1f} ms for a sync, {max(took_ms):.1f} at worst"
     advice = "with sync_journal each answer waits for this: use a faster or dedicated disk"
     return graded("disk latency", median_ms, LATENCY_MS, words, advice)

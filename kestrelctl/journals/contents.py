@@ -17,8 +17,8 @@ from kestreld.journal.kestrel.format import find_queues, queue_of, read_queue
 from kestreld.journal.reader_states import undone
 from kestreld.journal.record_reader import segment_records
 from kestreld.journal.recovery import survey
-from kestreld.journal.segment import parse_segment_name
-from kestreld.journal.verify import FOLDER_SUFFIX, archived_folders, journal_folders
+from kestreld.journal.segment import FOLDER_SUFFIX, parse_segment_name
+from kestreld.journal.verify import archived_folders, journal_folders
 
 
 @dataclass(frozen=True, slots=True)

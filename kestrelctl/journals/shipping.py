@@ -16,8 +16,7 @@ from kestreld.client.blocks import Cell
 from kestreld.errors import JournalCorrupt
 from kestreld.journal.discovery import JournalFile, discover
 from kestreld.journal.records import whole_records
-from kestreld.journal.segment import decode_header
-from kestreld.journal.verify import FOLDER_SUFFIX
+from kestreld.journal.segment import FOLDER_SUFFIX, decode_header
 
 COLUMNS: Final = ["queue", "segment", "bytes", "object", "result", "problem"]
 SHIPPED, PRESENT, DAMAGED, DIFFERS, GONE = "shipped", "present", "damaged", "differs", "gone"

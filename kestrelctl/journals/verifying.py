@@ -29,10 +29,9 @@ from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.recovery import recover
 from kestreld.journal.repair import repair
 from kestreld.journal.replacement import finish_repairs
-from kestreld.journal.segment import parse_segment_name
+from kestreld.journal.segment import FOLDER_SUFFIX, parse_segment_name
 from kestreld.journal.verify import (
     CANNOT_TELL,
-    FOLDER_SUFFIX,
     SegmentReport,
     journal_folders,
     verify_journal,

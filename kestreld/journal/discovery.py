@@ -19,8 +19,8 @@ from kestreld.journal.kestrel.ops import Unreadable, op_end
 from kestreld.journal.marker import SUFFIX as MARKER_SUFFIX
 from kestreld.journal.marker import Marker, find_marker
 from kestreld.journal.records import ID_MAX, Checkpoint, Kind
-from kestreld.journal.segment import MAGIC, Header, parse_segment_name
-from kestreld.journal.verify import FOLDER_SUFFIX, missing_at_a_start
+from kestreld.journal.segment import FOLDER_SUFFIX, MAGIC, Header, parse_segment_name
+from kestreld.journal.verify import missing_at_a_start
 
 SLACK_MS: Final = 3_600_000  # clocks are set back now and then
 LOOKS: Final = 5  # reads of folders between which a running server moves segments

@@ -18,8 +18,7 @@ from kestreld.journal.marker import Marker
 from kestreld.journal.reader_states import undone
 from kestreld.journal.records import PUT, PUT_HEADER_BYTES, Kind, Range, Type, whole_records
 from kestreld.journal.replacement import Replacement, finish_repairs
-from kestreld.journal.segment import parse_segment_name
-from kestreld.journal.verify import FOLDER_SUFFIX
+from kestreld.journal.segment import FOLDER_SUFFIX, parse_segment_name
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.files import FileLayer, must_be_the_systems, naming
-from kestreld.journal.verify import FOLDER_SUFFIX
+from kestreld.journal.segment import FOLDER_SUFFIX
 
 DAMAGED: Final = ".damaged"
 BUILDING: Final = ".tmp"

@@ -19,6 +19,7 @@ from kestreld.journal.records import ID_MAX
 MAGIC: Final = b"KESTRELJ"
 VERSION: Final = 3  # the newest that is read; 1 is written unless more is needed
 SUFFIX: Final = ".seg"
+FOLDER_SUFFIX: Final = ".journal"  # of the folder with a queue's segments
 TORN_MARK: Final = ".torn-"
 UNSYNCED_MARK: Final = ".unsynced"  # beside a segment: a sync of it has failed
 MARK_EVERY_BYTES: Final = 256 * 1024

@@ -14,9 +14,8 @@ from kestreld.journal.beginnings import Beginning, Gap, counted_bytes, is_empty,
 from kestreld.journal.marker import Marker, find_marker
 from kestreld.journal.reader_states import WAITING, ReaderStates
 from kestreld.journal.recovery import must_be_torn, survey
-from kestreld.journal.segment import parse_segment_name
+from kestreld.journal.segment import FOLDER_SUFFIX, parse_segment_name
 
-FOLDER_SUFFIX = ".journal"
 CANNOT_TELL: Final = -1
 # A file that need not be read -> how many items were ever put up to its end, or CANNOT_TELL. None: read it.
 Known = Callable[[str], int | None]

@@ -25,7 +25,7 @@ from kestreld.disk_threads import ThreadedFiles, Work
 from kestreld.errors import InvalidType, InvalidValue, JournalFailed, KestrelError, SpoolUnusable, ThreadDied
 from kestreld.files import FileLayer, descriptors_max, must_be_the_systems
 from kestreld.forks import call_in_child
-from kestreld.journal.verify import FOLDER_SUFFIX
+from kestreld.journal.segment import FOLDER_SUFFIX
 from kestreld.library.answer import Answer
 from kestreld.library.forked import dead_lock, forked_lock
 from kestreld.library.futures import CommitFuture, ItemFuture

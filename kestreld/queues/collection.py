@@ -27,6 +27,7 @@ from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import Checkpoint, Origin
 from kestreld.journal.recovery import recover
 from kestreld.journal.replacement import BUILT, finish_repairs
+from kestreld.journal.segment import FOLDER_SUFFIX
 from kestreld.queues.agenda import Agenda
 from kestreld.queues.closing import Closing
 from kestreld.queues.commit import GroupCommit
@@ -40,7 +41,6 @@ from kestreld.queues.trash_note import DELETE, FLUSH, Note
 from kestreld.queues.waiters import Absence, Waiter
 from kestreld.stats import Totals
 
-FOLDER_SUFFIX = ".journal"
 PROGRESS_US: Final = 1_000_000
 SWEPT_AT_ONCE: Final = 512  # expired items of one queue
 

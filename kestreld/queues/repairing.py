@@ -15,7 +15,8 @@ from kestreld.journal.records import Kind, ReaderState, item_data, item_id, item
 from kestreld.journal.recovery import recover
 from kestreld.journal.repair import Repair, RepairReport
 from kestreld.journal.replacement import finish_repairs
-from kestreld.queues.collection import FOLDER_SUFFIX, QueueCollection
+from kestreld.journal.segment import FOLDER_SUFFIX
+from kestreld.queues.collection import QueueCollection
 from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader

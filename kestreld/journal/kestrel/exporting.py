@@ -18,7 +18,7 @@ from kestreld.journal.kestrel.format import KestrelItem, export_ops, find_queues
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.reader_states import undone
 from kestreld.journal.recovery import survey
-from kestreld.journal.verify import FOLDER_SUFFIX
+from kestreld.journal.segment import FOLDER_SUFFIX
 
 READ_BYTES: Final = 1 << 20
 WRITE_BYTES: Final = 1 << 20

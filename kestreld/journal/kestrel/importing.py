@@ -22,8 +22,7 @@ from kestreld.journal.disque_aof import AOF_NAME
 from kestreld.journal.kestrel.format import KestrelItem, Unread, find_queues, read_queue
 from kestreld.journal.kestrel.ops import Unreadable, op_end
 from kestreld.journal.replacement import BUILDING, remove_abandoned, remove_all
-from kestreld.journal.segment import decode_header, parse_segment_name
-from kestreld.journal.verify import FOLDER_SUFFIX
+from kestreld.journal.segment import FOLDER_SUFFIX, decode_header, parse_segment_name
 
 IMPORTED: Final = ".imported"
 HEADER_LOOK_BYTES: Final = 8192
