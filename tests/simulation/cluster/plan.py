@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 from unittest.mock import patch
 
-from kestreld.cluster import ack_gc, acks, federating
+from kestreld.cluster import ack_confirmations, ack_gc, federating
 from kestreld.config.config import Config, QueueConfig, RetryFrom
 from kestreld.config.job_rules import JobRule, JobRules
 from kestreld.jobs import jobs, log, maintenance, recovery, storage, store, table
@@ -167,7 +167,7 @@ def small_steps(plan: ClusterPlan) -> Iterator[None]:
             (storage, "QUEUED_AT_ONCE", 3),
             (log, "KEPT_BYTES_MAX", 1 << 24),
             (federating, "GIVEN_BYTES_MAX", small["given bytes"]),
-            (acks, "RETRY_MS_MAX", small["ack retry"]),
+            (ack_confirmations, "RETRY_MS_MAX", small["ack retry"]),
             (parts, "ReplicatedJobs", WatchedJobs),
             (node, "IDLE_MS", (plan.idle_ms, min(plan.idle_ms, 10_000), min(plan.idle_ms, 2000))),
         ):
