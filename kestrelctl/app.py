@@ -32,13 +32,27 @@ def main() -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Run one command line; return its exit code after printing any error to stderr."""
 
-    def invoked() -> int:
-        # Most of the start-up time is spent here; signals are already handled, without a traceback.
-        from kestrelctl.command_line import run_line
+    return exit_code_of(lambda: _run_line(arguments))
 
-        return run_line(arguments)
 
-    return exit_code_of(invoked)
+def _run_line(line: list[str]) -> int:
+    """Run a verb, or explain what is wrong with the line. Raises Ended and Failure."""
+    # Most of the start-up time is spent here; signals are already handled, without a traceback.
+    from kestrelctl.command_line import mistake, parse
+    from kestrelctl.commands.declared import BadValue, regrouped
+    from kestrelctl.shell.exit_codes import ExitCode, Failure
+
+    try:
+        path, verb, values = parse(line)
+    except (BadValue, Failure):
+        from kestrelctl.command_tree import explain
+
+        return explain(line)
+    try:
+        verb(**regrouped(verb, values))
+    except BadValue as error:
+        raise mistake(path, f"Invalid value: {error}") from error
+    return ExitCode.OK
 
 
 def _occupy_closed_descriptors() -> None:

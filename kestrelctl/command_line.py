@@ -12,7 +12,7 @@ from inspect import Parameter, signature
 from types import NoneType, UnionType
 from typing import Any, Final, cast, get_args, get_origin
 
-from kestrelctl.commands.declared import MAY_BE_EMPTY, BadValue, Declared, groups_of, regrouped
+from kestrelctl.commands.declared import MAY_BE_EMPTY, BadValue, Declared, groups_of
 from kestrelctl.commands.options import SHARED, ProgramOptions, line_options
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestrelctl.verbs import GROUPS, TAKES_ALL_BEHIND_IT, VERBS
@@ -74,21 +74,6 @@ class _Parameter:
         return value
 
 
-def run_line(line: Sequence[str]) -> int:
-    """Run a command line; return its exit code. Raises Ended and Failure."""
-    try:
-        path, verb, values = parse(line)
-    except (BadValue, Failure):
-        from kestrelctl.command_tree import explain
-
-        return explain(line)
-    try:
-        verb(**regrouped(verb, values))
-    except BadValue as error:
-        raise mistake(path, f"Invalid value: {error}") from error
-    return ExitCode.OK
-
-
 def mistake(path: str, words: str) -> Failure:
     """The end of a command line that is wrong. `path` is its verb."""
     code = ExitCode.UNKNOWN if path in AS_NAGIOS else ExitCode.USAGE
@@ -102,8 +87,8 @@ def parse(line: Sequence[str]) -> tuple[str, Callable[..., None], dict[str, Any]
     help, and what parsers of options raise.
     """
     program = list(_parameters_of(ProgramOptions))
-    given, rest = _taken_apart(line, _by_word(program), ends_at_word=True)
-    before = _line_options(program, given)
+    found, rest = _taken_apart(line, _by_word(program), ends_at_word=True)
+    before = _line_options(program, found)
     if os.environ.get("KESTRELCTL_TLS", "").strip().lower() not in SWITCH:
         raise BadValue("KESTRELCTL_TLS")
     path = _joined("", rest)
@@ -117,18 +102,18 @@ def parse(line: Sequence[str]) -> tuple[str, Callable[..., None], dict[str, Any]
     taken = _by_word(own)
     shared = [each for each in program if each.name in SHARED and each.words[0] not in taken]
     options = _by_word(shared) | taken
-    given, others = _taken_apart(rest[1:], options, ends_at_word=path == TAKES_ALL_BEHIND_IT)
+    found, others = _taken_apart(rest[1:], options, ends_at_word=path == TAKES_ALL_BEHIND_IT)
     line_options.clear()
-    line_options.update(before | _line_options(shared, given))
+    line_options.update(before | _line_options(shared, found))
     if line[-2:-1] == ["--"]:
         line_options["is_literal"] = True
     for each in own:
         if not each.declared.is_option and others:
-            given[each.name] = others if each.is_repeated else others[:1]
-            others = others[len(given[each.name]) :]
+            found[each.name] = others if each.is_repeated else others[:1]
+            others = others[len(found[each.name]) :]
     if others:
         raise BadValue(others[0])
-    return path, verb, {each.name: each.value(given.get(each.name)) for each in own}
+    return path, verb, {each.name: each.value(found.get(each.name)) for each in own}
 
 
 def verb_of(path: str) -> Callable[..., None]:
@@ -150,7 +135,7 @@ def _taken_apart(
 
     With `ends_at_word` everything behind the first of the others is one of them.
     """
-    given: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     others: list[str] = []
     words = iter(line)
     for word in words:
@@ -164,7 +149,7 @@ def _taken_apart(
         is_long = word.startswith("--")
         name, is_joined, value = word.partition("=") if is_long else (word[:2], "", word[2:])
         while (option := options.get(name)) is not None and option.is_flag and value and not is_long:  # -xy
-            given.setdefault(option.name, []).append("")
+            found.setdefault(option.name, []).append("")
             name, value = f"-{value[0]}", value[1:]
         if option is None or (option.is_flag and is_joined):
             raise BadValue(word)
@@ -173,12 +158,12 @@ def _taken_apart(
                 value = next(words)
             except StopIteration:
                 raise BadValue(word) from None
-        given.setdefault(option.name, []).append(value)
-    return given, [*others, *words]
+        found.setdefault(option.name, []).append(value)
+    return found, [*others, *words]
 
 
-def _line_options(parameters: Iterable[_Parameter], given: Mapping[str, list[str]]) -> dict[str, str | bool]:
-    return {each.name: each.value(given[each.name]) for each in parameters if each.name in given}
+def _line_options(parameters: Iterable[_Parameter], found: Mapping[str, list[str]]) -> dict[str, str | bool]:
+    return {each.name: each.value(found[each.name]) for each in parameters if each.name in found}
 
 
 def _by_word(parameters: Iterable[_Parameter]) -> dict[str, _Parameter]:

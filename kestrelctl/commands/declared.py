@@ -11,7 +11,7 @@ MAY_BE_EMPTY: Final = frozenset({"data", "words"})  # an item; the arguments of 
 
 
 class BadValue(Exception):
-    """The command line is wrong: an invalid value, options that exclude each other, and the like."""
+    """The command line is wrong: an invalid value, mutually exclusive options, and the like."""
 
 
 @dataclass(frozen=True, slots=True)
