@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kestrelctl.shell.exit_codes import ExitCode
-from kestreld.figures import OF_QUEUES, in_json
+from kestreld.figures import HELD, OF_QUEUES, in_json
 
 # The figures that the console shows, in the order of a `Figures` and of the servers' lines. Old Kestrels lack some.
 _SHOWN: Final = {column: one for column, one in in_json(OF_QUEUES).items() if one.console}
 KEYS: Final = tuple(_SHOWN)
 # The last of them are left out of DUMP_STATS for a queue that has none, and older servers have none at all.
-HELD_COUNT: Final = 4
+HELD_COUNT: Final = sum(one.console for one in HELD)
 NO_HELD: Final = (0,) * HELD_COUNT
 # The same for queues of jobs; None = not reported by an older server.
 JOB_KEYS: Final = (

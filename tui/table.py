@@ -29,7 +29,7 @@ COLUMNS_SHOWN: Final = (
     "bytes", "mem_items", "expired", "discarded", "age_ms",
 )  # fmt: skip
 # All columns; those that few queues use are shown only on request.
-COLUMNS_KNOWN: Final = (*COLUMNS_SHOWN, "delayed", "retrying", "leased", "next_due_ms")
+COLUMNS_KNOWN: Final = (*COLUMNS_SHOWN, *(one for one in FIGURES if one not in COLUMNS_SHOWN))
 
 
 @dataclass(frozen=True, slots=True)

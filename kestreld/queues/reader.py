@@ -1,7 +1,7 @@
 """A reader: a named position on a journal, and the clients' operations on its items, from taking to leasing.
 
 Its base classes have the rest: reader_window.py the items waiting in memory and on disk, reader_progress.py those taken
-and is done, reader_due_items.py items with a time or an owner of their own.
+and done, reader_due_items.py items with a time or an owner of their own.
 """
 
 from collections.abc import Callable
@@ -160,7 +160,7 @@ class Reader(ReaderDueItems):
         return record
 
     def take_at_once(self) -> bytes | None:
-        """`take` and its commit, a whole turn: a hot copy of both; see `putting.put_at_once`.
+        """`take` and its commit, a whole turn: a hot copy of both; see `QueuePuts.put_at_once`.
 
         None, with nothing done, if nothing waits or more than one write is needed. Raises JournalFailed as a turn does.
         """
