@@ -63,13 +63,11 @@ class Answers:
 
     def _may_wait_for_a_pause(self, act: Act, end_us: int) -> bool:
         """Without a timeout ADDJOB waits while a node does not take a copy, as the queue is paused there."""
-        job = self._books.by_id.get(act.ids[0]) if act.ids else None
         return (
-            job is not None
-            and act.kind == "add"
+            act.kind == "add"
             and act.wait_ms == PATIENCE_US // 1000
             and any(
-                one.word in (b"in", b"all") and one.queue == job.queue and one.sent_us < end_us
+                one.word in (b"in", b"all") and one.queue == act.queue and one.sent_us < end_us
                 for one in self._books.acts
                 if one.kind in ("pause", "pause all")
             )
