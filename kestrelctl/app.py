@@ -31,7 +31,6 @@ def main() -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; return its exit code after printing any error to stderr."""
-
     return exit_code_of(lambda: _run_line(arguments))
 
 

@@ -272,13 +272,14 @@ def serve(
         if conf is not None:
             passed = [replace(one, name=f"disque {one.name}") for one in passed]
         ports = Ports(service, network, config, passed, log)
-        listeners = {"memcache": ports.open_queues(), "cache": ports.open_cache()}
+        listeners: dict[str, list[str]] = {"memcache": ports.open_queues(), "admin": [], "cache": ports.open_cache()}
         system = os.uname()
         process = ProcessOfJobs(os.getpid(), f"{system.sysname} {system.release} {system.machine}", os.urandom)
-        listeners["disque"], listeners["cluster"] = ports.open_jobs(
-            process, conf, ignore if conf is None else end_unread
-        )
+        fail = ignore if conf is None else end_unread
+        listeners["disque"], listeners["cluster"] = ports.open_jobs(process, conf, fail)
         admin = ports.open_admin()
+        if admin is not None:
+            listeners["admin"] = [admin.address]
     except ConfigError as error:
         complain(str(error.problems[0]))
         return ExitCode.BAD_CONFIG
@@ -286,8 +287,7 @@ def serve(
         advice = "; stop what listens there, or set another address" if error.errno == errno.EADDRINUSE else ""
         complain(f"cannot listen on {error.filename}: {error.strerror}{advice}")
         return ExitCode.CANNOT_LISTEN
-    opened = {"memcache": listeners.pop("memcache"), "admin": [admin.address] if admin is not None else [], **listeners}
-    where = " ".join([f"{name}={','.join(found)}" for name, found in opened.items() if found])
+    where = " ".join([f"{name}={','.join(found)}" for name, found in listeners.items() if found])
     service.set_aside_descriptors()
     files.replace_content(lock, f"pid {os.getpid()}, {where}\n".encode())
     garbage.resume()
@@ -295,7 +295,7 @@ def serve(
     def begin() -> None:
         catch_signals(loop, service)
         if not service.is_ready:
-            note(f"reading the job log; queues and cache are served: {where}")
+            note(f"reading the job log; all else is served: {where}")
         service.when_ready(tell_ready)
 
     def tell_ready() -> None:

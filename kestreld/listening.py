@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # In the name of a passed socket, as words of their own: "memcache" is the queues'.
 CACHE_WORD: Final = re.compile(r"(?<![A-Za-z0-9])cache(?![A-Za-z0-9])")
 ALL_HOSTS: Final = ("0.0.0.0", "::")
-Port = tuple[ListeningSocket, bool]  # True: with TLS
 JOBS_WORD: Final = re.compile(r"(?<![A-Za-z0-9])disque(?![A-Za-z0-9])")
+Port = tuple[ListeningSocket, bool]  # True: with TLS
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,10 +64,8 @@ class Transport:
 
     def after_fork(self) -> None:
         """Close this child's copy of the parent's connection, which ends for the server once no process has it open."""
-        self._has_connected, self._why_closed = (
-            True,
-            "the connection was opened before a fork and belongs to the parent process",
-        )
+        self._has_connected = True
+        self._why_closed = "the connection was opened before a fork and belongs to the parent process"
         self.close()
 
     def close(self) -> None:

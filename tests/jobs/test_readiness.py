@@ -32,7 +32,7 @@ class WatchedStart(Daemon):
         for line in self.process.stderr:
             assert " ready " not in line
             if found := re.search(
-                r"reading the job log; queues and cache are served: memcache=(\S+) admin=(\S+) disque=(\S+)", line
+                r"reading the job log; all else is served: memcache=(\S+) admin=(\S+) disque=(\S+)", line
             ):
                 self.address, self.admin, self.disque = found.groups()
                 self._look(self)
