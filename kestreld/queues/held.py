@@ -17,8 +17,6 @@ from collections.abc import Callable, Collection, Container
 from heapq import heappop, heappush
 from typing import Final
 
-from xxhash import xxh3_64_intdigest
-
 from kestreld.queues.agenda import Agenda, Scheduled
 from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.sharded import DROPPED_AT_ONCE, ShardedDict, ShardedHeap
@@ -73,7 +71,7 @@ class Held(Scheduled):
         "_due", "_left", "_lowest", "_most_turns", "_moved", "_next_attempt", "_ready_ids", "_times", "counted",
         "data_bytes", "expired_leases", "failed", "fed", "first_attempt", "forgotten", "forgotten_turns", "highest",
         "late_confirms", "later", "leased", "leases", "memory_bytes", "noted_leases", "out", "owner", "owner_key",
-        "owner_seed", "ready", "ready_bytes", "settling", "turns", "unnoted",
+        "ready", "ready_bytes", "settling", "turns", "unnoted",
     )  # fmt: skip
 
     def __init__(self, agenda: Agenda, due: Callable[[int, bool], None], first_attempt: int) -> None:
@@ -110,8 +108,7 @@ class Held(Scheduled):
         self._next_attempt = first_attempt  # of an item no lease of which has ended since then or `renewed`
         self._most_turns = 0  # maximum of `turns` since then
         self.owner = -1  # journal id that `owner_key` is for
-        self.owner_key = b""  # packed journal id and reader number
-        self.owner_seed = 0  # digest of `owner_key`, for the digests in tokens
+        self.owner_key = b""  # packed journal id and reader number, hashed into tokens
         self._dropped: list[ShardedDict[int, bytes]] = []  # by flushes, to be freed in parts
         self._dropped_before = 0  # length of `_dropped` at `track`
         self._dropped_ids: list[list[int]] = []
@@ -430,7 +427,6 @@ class Held(Scheduled):
     def own(self, owner: int, number: int) -> None:
         """Set whose tokens these are: those of a journal's id, and of a reader by its number."""
         self.owner, self.owner_key = owner, _OWNER.pack(owner, number)
-        self.owner_seed = xxh3_64_intdigest(self.owner_key) & _ID_MASK
 
     # All of them
 

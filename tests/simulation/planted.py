@@ -12,7 +12,7 @@ from kestreld.errors import JournalFailed
 from kestreld.journal import records, recovery
 from kestreld.journal.compaction import Compaction
 from kestreld.journal.journal import Journal
-from kestreld.journal.records import ADD_OFFSET, EXPIRE_OFFSET, Checkpoint, ReaderState
+from kestreld.journal.records import Checkpoint, ReaderState
 from kestreld.queues import leases, live
 from kestreld.queues.dead_segments import DeadSegments
 from kestreld.queues.held import Held
@@ -331,14 +331,7 @@ def made_up_tokens_are_good() -> AbstractContextManager[Any]:
 
 def tokens_outlive_lost_items() -> AbstractContextManager[Any]:
     """A token is good for any item with its id, also where a power cut took the one it was given for."""
-    token = leases._token
-    when = slice(ADD_OFFSET, EXPIRE_OFFSET)
-
-    def timeless(reader: Reader, held: Held, record: bytes, attempt: int, failures: int) -> int:
-        undated = record[: when.start] + bytes(when.stop - when.start) + record[when.stop :]
-        return token(reader, held, undated, attempt, failures)
-
-    return patch.object(leases, "_token", timeless)
+    return patch.object(leases, "_stamp", lambda record: 0)
 
 
 def leases_end_at_a_stop() -> AbstractContextManager[Any]:

@@ -249,6 +249,27 @@ def test_a_token_of_an_item_that_a_power_cut_took_is_not_good_for_the_next_with_
     assert left(engine.reader("work")) == [b"a", b"c"]
 
 
+def test_made_up_tokens_of_items_on_disk_are_refused_without_reading_these(tmp_path: Path) -> None:
+    """Else a client that sends thousands holds up the others."""
+
+    class CountingFiles(QuickFiles):
+        reads = 0
+
+        def read_at(self, fd: int, size: int, offset: int) -> bytes:
+            self.reads += 1
+            return super().read_at(fd, size, offset)
+
+    files = CountingFiles()
+    engine = Engine(tmp_path / "spool", files, max_memory_size_bytes=1)
+    engine.put("work", *[b"x" * 100] * 2000)
+    engine.end_turn()
+    reader = engine.reader("work")
+    take_lease(engine)
+    files.reads = 0
+    good = [one for one in range(1000, 2000) if confirm(reader, (one << 17 | 12345) << 12 | 7)]
+    assert (good, files.reads <= 20) == ([], True)
+
+
 def test_leases_go_on_over_a_stop_and_are_as_long_as_they_were(make_engine: MakeEngine) -> None:
     engine = make_engine(max_retries=9)
     for data in (b"a", b"b", b"c"):
