@@ -333,6 +333,10 @@ class JobJournal(Journal):
         if self._sync_note >= 0 and self.written_to:
             self.write([sync_record(self._sync_note)], next_id)
 
+    def _paths_to_note(self, lost: list[Segment]) -> list[str]:
+        """Each of them: no CHECKPOINT stands for what a segment has lost, until the log is rewritten."""
+        return [*[segment.path for segment in lost], self.live.path]
+
     @property
     def wants_mark(self) -> bool:
         return self.may_mark and super().wants_mark

@@ -32,6 +32,7 @@ from kestreld.journal.records import (
     why_bad,
 )
 from kestreld.journal.segment import REPLACED_MAX, UNSYNCED_MARK, Header, Segment, encode_header, segment_name
+from kestreld.journal.segment_sync import SegmentSync
 
 FRAME_LOOK_BYTES: Final = 16
 Position = tuple[int, int]  # segment number, offset of a record in it
@@ -41,11 +42,11 @@ class Journal(Descriptors):
     """The open journal of one family."""
 
     __slots__ = (
-        "_sync_note", "begun_with", "checkpoint_bytes", "clock", "compact_again_at_ms", "distrusted", "failed",
-        "failed_at_ms", "filled", "floor_on_disk", "folder", "folder_unsynced", "is_sync_failed", "journal_id",
-        "leftover", "leftover_unsynced", "make_room", "marker", "marker_refused", "names_unsynced", "queue",
-        "refused_bytes", "retiring", "segments", "sync_untold", "sync_us", "synced_number", "syncing", "unproven",
-        "unsynced", "version", "written_to",
+        "_is_live_lost", "_sync_note", "_untold", "begun_with", "checkpoint_bytes", "clock", "compact_again_at_ms",
+        "distrusted", "failed", "failed_at_ms", "filled", "floor_on_disk", "folder", "folder_unsynced",
+        "is_sync_failed", "journal_id", "leftover", "leftover_unsynced", "make_room", "marker", "marker_refused",
+        "names_unsynced", "queue", "refused_bytes", "retiring", "segments", "sync_us", "synced_number", "syncing",
+        "unproven", "unsynced", "version", "written_to",
     )  # fmt: skip
 
     def __init__(
@@ -70,7 +71,8 @@ class Journal(Descriptors):
         self.failed_at_ms = 0
         self.refused_bytes = 0  # size of the largest failed write since
         self.is_sync_failed = False  # `failed` is of a sync: the state on disk is unknown
-        self.sync_untold = False  # a sync failed, and so did the note of it for the next process
+        self._is_live_lost = False  # it was the live segment's own sync that failed: it is not asked again
+        self._untold: list[str] = []  # segments whose sync failed, as did the note of it for the next process
         self.distrusted = False  # a sync of the live segment failed in an earlier process: it must not be appended to
         self.checkpoint_bytes = 0  # the live segment up to the end of its CHECKPOINT
         self.unsynced = False  # something was written since the last sync
@@ -241,14 +243,14 @@ class Journal(Descriptors):
             raise self._fail(error, "segment creation", len(data)) from error
         if filled >= 0:
             self.filled[filled] = self.live
-        elif self.segments and self.unsynced and not self.is_sync_failed:
+        elif self.segments and self.unsynced and not self._is_live_lost:
             self.unproven = [*self.unproven, self.live]  # even if a write failed: what precedes it counts
         self._close_write()
         self._write_fd = fd
         self.segments.append(segment)
         self.checkpoint_bytes = len(data)
         self.failed, self.refused_bytes = None, 0
-        self.is_sync_failed = self.sync_untold = False
+        self.is_sync_failed, self._is_live_lost, self._untold = False, False, []
         self.unsynced = self.names_unsynced = True
         self._sync_note = -1
 
@@ -273,19 +275,17 @@ class Journal(Descriptors):
 
     def sync(self) -> None:
         """Sync everything written so far, names included. Raises JournalFailed; never retried on this segment."""
-        started_us = self.clock.stopwatch_us()
+        started_us, sync = self.clock.stopwatch_us(), None
         try:
-            for segment in self.unproven:
-                self.files.sync_by_name(segment.path)
-            for fd in list(self.filled):
-                self.files.sync(fd)
-                self._let_go(fd)
-            self.files.sync(self._ensure_open(self.live.path))
-            for folder in self.unsynced_folders():
-                self.files.sync_dir(folder)
+            live = (self._ensure_open(self.live.path), self.live)
+            full = [*self._opened_by_name(), *self.filled.items(), live]
+            sync = SegmentSync(self.files, full, self.unsynced_folders())
+            sync.run()
         except OSError as error:
             must_be_the_systems(error)
-            raise self.sync_failed(error) from error
+            raise self.sync_failed(error, sync) from error
+        for fd in list(self.filled):
+            self._let_go(fd)
         self.synced(self.live.number, self.live.used_bytes, started_us)
 
     def seal(self, next_id: int) -> None:
@@ -321,12 +321,19 @@ class Journal(Descriptors):
             self._let_go(fd)
         self.synced(self.live.number, self.live.used_bytes, started_us)
 
+    def _opened_by_name(self) -> list[tuple[int, Segment]]:
+        return [(-1, segment) for segment in self.unproven]
+
+    def commit_sync(self, fd: int) -> SegmentSync:
+        """A sync of everything written so far; `fd` is open on the live segment."""
+        return SegmentSync(self.files, [*self._opened_by_name(), (fd, self.live)], self.unsynced_folders())
+
     def begin_sync(self) -> tuple[list[tuple[int, Segment]], list[int]]:
         """Begin a background sync; returns the full segments to cover with their descriptors, and the borrowed ones.
 
         Segments with descriptor -1 come first, and are opened by name. Pass the borrowed descriptors to `end_sync`.
         """
-        covered = [*[(-1, segment) for segment in self.unproven], *self.filled.items()]
+        covered = [*self._opened_by_name(), *self.filled.items()]
         borrowed = list(self.filled)
         self.syncing, self.filled = True, {}
         return covered, borrowed
@@ -336,10 +343,6 @@ class Journal(Descriptors):
         self.syncing = False
         while borrowed:
             self.give_back(borrowed.pop())
-
-    def still_unproven(self, segments: list[Segment]) -> None:
-        """Record the segments that a failed sync did not come to."""
-        self.unproven = segments
 
     def leave_unproven(self) -> None:
         """Leave full segments to a later sync, which opens them by name."""
@@ -397,22 +400,42 @@ class Journal(Descriptors):
         """Record that the marker with this floor is on disk."""
         self.floor_on_disk = floor
 
-    def sync_failed(self, error: OSError) -> JournalFailed:
-        """Record a failed sync: its bytes may not be on disk, and the segment is not appended to again."""
-        failure, self.is_sync_failed, self.sync_untold = self._fail(error, "sync"), True, True
+    def sync_failed(self, error: OSError, sync: SegmentSync | None = None) -> JournalFailed:
+        """Record a failed sync: its bytes may not be on disk, and the live segment is not appended to again.
+
+        `sync` knows how far it came; None = it did not begin.
+        """
+        lost: list[Segment] = []
+        if sync is not None:
+            lost = sync.lost
+            self.unproven = [segment for segment in sync.left(self.unproven) if segment is not self.live]
+            self._is_live_lost = self._is_live_lost or self.live in lost
+        failure, self.is_sync_failed = self._fail(error, "sync"), True
+        self._untold = list(dict.fromkeys([*self._untold, *self._paths_to_note(lost)]))
         self.tell_of_sync()
         return failure
 
+    def _paths_to_note(self, lost: list[Segment]) -> list[str]:
+        """Paths of the segments to leave a note for; a CHECKPOINT stands for what earlier ones have lost."""
+        return [self.live.path]
+
+    @property
+    def sync_untold(self) -> bool:
+        """True if a sync failed, and so did the note of it for the next process."""
+        return bool(self._untold)
+
     def tell_of_sync(self) -> None:
-        """Create the file that notes a failed sync of the live segment; if that fails, `sync_untold` stays set."""
+        """Create the files that note failed syncs; what could not be noted is left to the next call."""
         # The next process must not append either: it would read everything from the kernel, without an error.
-        try:
-            self.files.close(self.files.create(self.live.path + UNSYNCED_MARK))
-        except OSError as error:
-            must_be_the_systems(error)
-            self.sync_untold = not isinstance(error, FileExistsError)
-        else:
-            self.sync_untold = False
+        while self._untold:
+            try:
+                self.files.close(self.files.create(self._untold[0] + UNSYNCED_MARK))
+            except FileExistsError:
+                pass
+            except OSError as error:
+                must_be_the_systems(error)
+                return
+            del self._untold[0]
 
     def look(self) -> JournalFailed | None:
         """Check that the live segment's name leads to the written file. If not, it is not appended to again."""

@@ -19,6 +19,7 @@ from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.files import FileLayer, must_be_the_systems
 from kestreld.journal.journal import Journal
 from kestreld.journal.records import Checkpoint
+from kestreld.journal.segment_sync import SegmentSync
 from kestreld.queues.memory import Holding
 
 # Upper bounds of the histogram of sync times; a last bucket counts longer ones.
@@ -439,15 +440,7 @@ class GroupCommit:
             must_be_the_systems(error)
             self._sync_finished(queue, journal, pending_commit, error)
             return
-        number, used_bytes, folders = journal.live.number, journal.live.used_bytes, journal.unsynced_folders()
-        unproven = journal.unproven
-
-        def work() -> None:
-            for segment in unproven:
-                self.files.sync_by_name(segment.path)
-            self.files.sync(fd)
-            for folder in folders:
-                self.files.sync_dir(folder)
+        number, used_bytes, sync = journal.live.number, journal.live.used_bytes, journal.commit_sync(fd)
 
         def finished(error: OSError | None) -> None:
             journal.give_back(fd)
@@ -457,11 +450,11 @@ class GroupCommit:
                 is_latest = queue.sync.syncing_commit is pending_commit  # else later commits were written
                 if checkpoint is not None and journal is queue.journal and is_latest:
                     self._roll(queue, journal, checkpoint)
-            self._sync_finished(queue, journal, pending_commit, error)
+            self._sync_finished(queue, journal, pending_commit, error, sync)
             if error is None and journal.wants_mark:
                 self.mark(queue, journal)
 
-        self.pending_syncs.append(PendingSync(pending_commit, fd, journal.live.path, work, finished))
+        self.pending_syncs.append(PendingSync(pending_commit, fd, journal.live.path, sync.run, finished))
 
     def _start_syncs(self) -> None:
         pending_syncs, self.pending_syncs = self.pending_syncs, []
@@ -518,12 +511,17 @@ class GroupCommit:
             journal.note_refusal(refused=False)
 
     def _sync_finished(
-        self, queue: Committed, journal: Journal, pending_commit: PendingCommit, error: OSError | None
+        self,
+        queue: Committed,
+        journal: Journal,
+        pending_commit: PendingCommit,
+        error: OSError | None,
+        sync: SegmentSync | None = None,
     ) -> None:
         """Release or undo a commit whose sync has ended."""
         if queue.sync.syncing_commit is not pending_commit:  # forgotten: its turn was interrupted
             if error is not None:
-                journal.sync_failed(error)
+                journal.sync_failed(error, sync)
             return
         if error is None:
             queue.commit_synced()
@@ -531,7 +529,7 @@ class GroupCommit:
                 queue.sync.drop_latest()
             self._release(pending_commit, None)
         else:
-            failure = journal.sync_failed(error)
+            failure = journal.sync_failed(error, sync)
             queue.undo_syncing()
             self._fail(queue, failure)
             if pending_commit.pending:

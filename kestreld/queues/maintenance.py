@@ -9,6 +9,7 @@ from kestreld.errors import JournalFailed
 from kestreld.files import must_be_the_systems
 from kestreld.journal.journal import Journal
 from kestreld.journal.segment import Segment
+from kestreld.journal.segment_sync import SegmentSync
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import Committed
 from kestreld.queues.compactor import Compactor
@@ -97,24 +98,15 @@ class Maintenance:
         live, used_bytes = journal.live, journal.live.used_bytes
         number = live.number
         started_us = self._clock.stopwatch_us()
-        folders = journal.unsynced_folders()
-        left: list[tuple[int, Segment]] = []
+        covered: list[tuple[int, Segment]] = []
+        sync = SegmentSync(self._files, covered, journal.unsynced_folders())
         borrowed: list[int] = []
-        done: list[Segment] = []
         # Owner of the descriptors: the disk thread, or the turn if it is interrupted before the thread starts.
         owner: dict[str, str] = {}
 
         def work() -> None:
-            if owner.setdefault("is", "thread") != "thread":
-                return
-            for fd, segment in left:
-                if fd < 0:
-                    self._files.sync_by_name(segment.path)
-                else:
-                    self._files.sync(fd)
-                done.append(segment)
-            for folder in folders:
-                self._files.sync_dir(folder)
+            if owner.setdefault("is", "thread") == "thread":
+                sync.run()
 
         def finished(error: OSError | None) -> None:
             if owner["is"] != "thread":
@@ -127,10 +119,9 @@ class Maintenance:
                     self.retirement.drop_dead(queue)
             else:
                 queue.review_next_put()
-                behind = left[len(done) + 1 :]  # the file whose sync failed is not synced again
-                journal.still_unproven([segment for _, segment in behind if segment is not live])
-                if journal.failed is None:
-                    self._report(f"{queue.name}: {journal.sync_failed(error)}")
+                was_sound, failure = journal.failed is None, journal.sync_failed(error, sync)
+                if was_sound:
+                    self._report(f"{queue.name}: {failure}")
             if not journal.filled:
                 return
             if journal is queue.journal and journal.failed is None:
@@ -140,11 +131,12 @@ class Maintenance:
 
         is_under_way = False
         try:
-            left, borrowed = journal.begin_sync()
+            full, borrowed = journal.begin_sync()
+            covered += full
             try:
                 fd = journal.borrow()
                 borrowed += (fd,)
-                left += ((fd, live),)
+                covered += ((fd, live),)
             except OSError as error:
                 must_be_the_systems(error)
                 number = 0  # the live one stays unsynced

@@ -372,6 +372,28 @@ def test_the_sync_of_a_start_proves_nothing_of_a_segment_whose_sync_had_failed(t
     assert (header.segment, header.previous_synced) == (2, 0)
 
 
+def test_each_segment_that_a_failed_sync_may_have_lost_is_noted_for_the_processes_to_come(tmp_path: Path) -> None:
+    """A later process syncs and seals what it reads of them, which is not what a power cut leaves."""
+    files = FaultyFiles(errno.EIO, ("sync",))
+    engine = JobEngine(tmp_path / "spool", files, sync_ms=1000, segment_bytes_max=400)
+    for body in numbered(8):
+        engine.add(body=body)
+        engine.end_turn()
+    lost, live = engine.segments()[0], engine.segments()[-1]
+    assert lost != live
+    files.fail_from(1)
+    engine.pass_time(1000)
+    engine.work(3)
+    noted = [path.name for path in sorted((tmp_path / "spool/.jobs").glob("*.unsynced"))]
+    assert noted == [f"{lost.name}.unsynced", f"{live.name}.unsynced"]
+    engine.crash()
+    engine.add()
+    engine.restart()
+    os.truncate(lost, lost.stat().st_size - 1)
+    engine.crash()
+    assert engine.problem == ""
+
+
 def test_a_gap_before_segments_of_which_nothing_was_ever_on_disk_ends_the_log(tmp_path: Path) -> None:
     files = FaultyFiles(errno.EIO, ("sync",), stays=True)
     engine = JobEngine(tmp_path / "spool", files, sync_ms=0)

@@ -92,6 +92,45 @@ def test_what_stood_before_a_write_that_failed_goes_to_the_disk_with_the_next_se
     assert set(inodes(engine)) == disk.synced
 
 
+def test_a_full_segment_whose_sync_failed_before_a_reply_is_not_asked_again(tmp_path: Path, disk: Disk) -> None:
+    """Nothing would tell of the bytes that the kernel has given up: the second sync of a file succeeds."""
+    engine = Engine(tmp_path, disk)
+    put(engine, 1)
+    disk.refuses_writes = True
+    put(engine, 1)
+    disk.refuses_writes = False
+    engine.configure(sync_journal_ms=0)
+    first, _ = inodes(engine)
+    disk.bad = {first}
+    put(engine, 1)
+    disk.finish_background()
+    assert any("sync failed" in line for line in engine.log)
+    disk.bad.clear()
+    engine.configure(sync_journal_ms=0)
+    put(engine, 1)
+    disk.finish_background()
+    assert set(inodes(engine)) - {first} <= disk.synced
+    assert first not in disk.synced
+
+
+def test_the_live_segment_goes_to_the_disk_with_the_next_if_it_was_an_earlier_ones_sync_that_failed(
+    tmp_path: Path, disk: Disk
+) -> None:
+    engine = Engine(tmp_path, disk, max_journal_size_bytes=100)
+    put(engine, 2)
+    first, *_, live = inodes(engine)
+    disk.bad = {first}
+    while disk.under_way:
+        disk.finish_background()
+    engine.configure()
+    put(engine, 1)
+    engine.work(10)
+    while disk.under_way:
+        disk.finish_background()
+    assert live in disk.synced
+    assert first not in disk.synced
+
+
 def test_the_note_of_a_failed_sync_that_the_disk_refused_is_left_as_soon_as_it_can_be(
     tmp_path: Path, disk: Disk
 ) -> None:
