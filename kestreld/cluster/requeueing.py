@@ -1,7 +1,7 @@
 """WILLQUEUE, QUEUED, WORKING and ENQUEUE: lets the holders of a job agree on which of them queues it again.
 
-Each holder has a requeue time for the job, GAP_MS apart but for jitter. A node never queues a shared job again (from
-ACTIVE or COPY) by its timer before it has told the other holders, at least NOTICE_MS ahead and for that very time
+Each holder has a requeue time for the job, GAP_MS apart but for jitter. A node never queues a shared job again by
+its timer before it has told the other holders, NOTICE_MS ahead, or less if a delay is shorter, and for that very time
 (WILLQUEUE); once it has queued it, it says so (QUEUED), and they put off their own times. `reactions` is the table of
 answers to a notice by state of the job. Messages may be lost, so two nodes may still announce or queue a job at once:
 then the one that is not `is_greater` withdraws, which both compute alike. In doubt a job is queued twice, not never.
@@ -19,7 +19,7 @@ from kestreld.cluster.job_messages import Moved, Notice
 from kestreld.cluster.nodes import Node
 from kestreld.cluster.peers import Peers
 from kestreld.cluster.reactions import REACTIONS, Do, Word, is_greater
-from kestreld.jobs.job import NEVER, NOTICE_MS, QUEUED, WAIT_REPL, WITHOUT_QUEUE, Job
+from kestreld.jobs.job import DELAYED, NEVER, NOTICE_MS, QUEUED, WAIT_REPL, WITHOUT_QUEUE, Job
 from kestreld.jobs.job_queue import PAUSED_IN
 
 HELD_BACK_MS: Final = 200  # before a job that may not be queued yet is looked at again
@@ -66,7 +66,8 @@ class Requeueing:
         if any(node.is_up and peers.bus.is_crowded(node) for node in nodes):
             jobs.ask_at(job, now_ms + HELD_BACK_MS)
             return False
-        at_ms = max(at_ms, now_ms + NOTICE_MS)
+        if job.state != DELAYED or at_ms <= now_ms:  # a delay may be shorter than the notice
+            at_ms = max(at_ms, now_ms + NOTICE_MS)
         self._announced[job.id] = at_ms
         peers.tell_each(nodes, self._notice(Word.WILL_QUEUE, job))
         jobs.ask_at(job, at_ms)

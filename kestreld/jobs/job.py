@@ -206,6 +206,11 @@ class Job:
         self.deliveries = deliveries
         self.segment = segment
 
+    @property
+    def is_announced(self) -> bool:
+        """True if other holders are to be told before it is queued: it has been queued before."""
+        return self.state != DELAYED or self.nacks > 0 or self.deliveries > 0
+
     def use_terms(self, terms: JobTerms) -> None:
         """Replace the terms: other nodes may hold the job, or it is in another queue."""
         self.terms = terms

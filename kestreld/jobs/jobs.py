@@ -403,11 +403,10 @@ class Jobs(JobStore):
     def _may_go_on(self, job: Job, now_ms: int, copies: Copies) -> bool:
         """Return True unless other nodes keep a job that is due, or soon will be, from being queued."""
         state, notice_ms = job.state, job.terms.notice_ms
-        if state != ACTIVE and state != COPY:
-            if state != DELAYED:
-                copies.woken(job, now_ms)
-            return state == DELAYED
-        if not notice_ms or not job.requeue_at_ms or job.requeue_at_ms - notice_ms > now_ms:
+        if state != ACTIVE and state != COPY and state != DELAYED:
+            copies.woken(job, now_ms)
+            return False
+        if not (notice_ms and job.is_announced) or not job.requeue_at_ms or job.requeue_at_ms - notice_ms > now_ms:
             return True
         return copies.may_queue(job, now_ms)
 

@@ -281,7 +281,7 @@ class JobStore:
         requeue_at_ms = job.requeue_at_ms
         if requeue_at_ms and requeue_at_ms < at_ms:
             at_ms = requeue_at_ms
-            if job.terms.notice_ms and job.state != DELAYED and self.copies is not None:
+            if job.terms.notice_ms and self.copies is not None and job.is_announced:
                 at_ms -= job.terms.notice_ms
         wakes_at_ms = job.wakes_at_ms
         if wakes_at_ms and wakes_at_ms <= at_ms:

@@ -10,7 +10,7 @@ from kestreld.cluster.job_messages import Moved, NeedJobs, Notice
 from kestreld.cluster.peers import GAP_MS
 from kestreld.cluster.reactions import Word, is_greater
 from kestreld.config.job_rules import JobRule
-from kestreld.jobs.job import ACTIVE, COPY, DELAYED, NOTICE_MS, QUEUED
+from kestreld.jobs.job import ACKED, ACTIVE, COPY, DELAYED, NOTICE_MS, QUEUED
 from kestreld.jobs.job_queue import NOT_PAUSED, PAUSED_IN
 from kestreld.jobs.store import JITTER_MS
 from tests.support.job_net import RETRY_MS, JobNet, JobNode
@@ -115,6 +115,43 @@ def test_the_others_are_told_half_a_second_ahead_and_when_it_is_queued(net: JobN
     net.run(25)
     assert words(net)[2:] == [(0, 1, Word.HAS_QUEUED), (0, 2, Word.HAS_QUEUED)]
     assert net.states(job_id) == [QUEUED, COPY, COPY]
+
+
+def test_who_queues_a_job_after_the_delay_of_a_nack_is_told_in_time_that_it_was_acknowledged_elsewhere(
+    net: JobNet,
+) -> None:
+    """The node where it was acknowledged does not know who has got the job meanwhile, and so cannot tell by itself."""
+    job_id = fetched(net, copies=2)
+    giver, acknowledged_at, taker = net.nodes
+    if acknowledged_at.state_of(job_id) == -1:
+        acknowledged_at, taker = taker, acknowledged_at
+    net.partition(acknowledged_at.number)
+    assert acknowledged_at.ack(job_id)
+    taker.wait()
+    net.run(100)
+    giver.jobs.nack(giver.job(job_id), 0)
+    net.run(100)
+    assert taker.fetched == [job_id]
+    taker.jobs.nack(taker.job(job_id), 2000)
+    for one, other in ((acknowledged_at, taker), (taker, acknowledged_at)):
+        net.cut.discard((one.number, other.number))
+        one.link(other)
+    net.run(1000)
+    assert taker.state_of(job_id) == DELAYED
+    net.run(600)
+    assert taker.state_of(job_id) == ACKED
+    net.run(2000)
+    assert net.queued_at(job_id) == []
+
+
+def test_the_end_of_the_delay_that_a_job_was_added_with_is_not_announced(net: JobNet) -> None:
+    job_id = net.nodes[0].add_without_waiting(3, delay_s=2)
+    net.run(100)
+    net.sent.clear()
+    net.run(1850)
+    assert words(net) == []
+    net.run(100)
+    assert net.queued_at(job_id) == [0]
 
 
 def test_a_job_that_one_node_holds_is_queued_when_its_retry_time_is_over_and_nobody_is_told(net: JobNet) -> None:

@@ -30,6 +30,7 @@ FOUND = {
     6000786: "two holders that said at once that they would queue a job both did",
     7000244: "a job whose retry time was over before it was added was queued by the node that added it and by a holder",
     7005855: "a DELJOB where a job was acknowledged let others that did not know yet deliver it",
+    794680413: "a job that was given back with a delay was queued again without a word to its other holders before",
 }
 # What seemed to be broken in these was not: the checker knows better now.
 FALSE_ALARMS = (
