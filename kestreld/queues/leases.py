@@ -3,7 +3,7 @@
 A token is a number from 1 to 2^63 - 1, which clients take for a cas value: 34 bits of the item's id, 17 of a digest, 12
 of an attempt number that differs between the leases of an item. The digest is of journal, reader, item, attempt and the
 item's earlier failures, so that no invented token is valid, nor one of another server, of another child, or of a queue
-that was deleted and created again. A byte of the digest is combined with one of the time at which the item was put, as
+that was deleted and created again. Its lowest bits are combined with those of the time at which the item was put, as
 the id of one that a power cut took is given again; the others can be checked without reading the item.
 
 After its attempt has ended a token stays valid while the item waits and nobody has had it since: it can confirm the
@@ -27,7 +27,7 @@ _ATTEMPT_BITS: Final = 12
 _LOW_BITS: Final = _DIGEST_BITS + _ATTEMPT_BITS
 _FAILURES_BITS: Final = 16
 _FAILURES_MAX: Final = (1 << _FAILURES_BITS) - 1  # as in records
-_STAMP_MASK: Final = 0xFF << _ATTEMPT_BITS
+_STAMP_MASK: Final = 0x1F  # few bits: for one made-up token in 4,096 the disk is read
 TOKEN_END: Final = 1 << 63
 
 
@@ -134,8 +134,7 @@ def _find(reader: Reader, token: int) -> _Found | None:
     now = before = _token(reader, held, one, attempt, failures)
     if failures:
         before = _token(reader, held, one, attempt, failures - 1)
-    # The disk is read for one in 256 made-up tokens at most: a client may send thousands.
-    is_likely = (token ^ now) & ~_STAMP_MASK == 0 or (token ^ before) & ~_STAMP_MASK == 0
+    is_likely = (token ^ now) >> _ATTEMPT_BITS <= _STAMP_MASK or (token ^ before) >> _ATTEMPT_BITS <= _STAMP_MASK
     if record is None and one > 0 and is_likely and last in (-1, attempt):
         record = reader.waiting_record(one)
     if record is None:
@@ -182,8 +181,8 @@ def _token(reader: Reader, held: Held, one: int, attempt: int, failures: int) ->
 
 
 def _stamp(record: bytes) -> int:
-    """The lowest byte of the time at which an item was put, for the lowest of its tokens' digest."""
-    return record[ADD_OFFSET] << _ATTEMPT_BITS
+    """The lowest bits of the time at which an item was put, for the lowest of its tokens' digest."""
+    return (record[ADD_OFFSET] & _STAMP_MASK) << _ATTEMPT_BITS
 
 
 def _digest(held: Held, seed: int) -> int:
