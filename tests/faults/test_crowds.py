@@ -20,7 +20,7 @@ from tests.support.queue_client import QueueClient
 MIB: Final = 1 << 20
 NEVER_READER_BYTES_MAX: Final = 8 * MIB
 IDLE_BYTES_MAX: Final = 5 * 1024 // 2
-P99_MS_MAX: Final = 50  # on a machine that does nothing else
+P99_MS_MAX: Final = 50  # of the server's own processor time
 
 GREEDY: Final = {
     "an item, two thousand times": b"get q/peek\r\n" * 2000,
@@ -28,13 +28,6 @@ GREEDY: Final = {
     "figures": b"stats\r\ndump_stats\r\ndump_config\r\n" * 100_000,
     "what is wrong with a million lines": b"\n" * 4_000_000,
 }
-
-
-def p99_ms_max(probe: Probe) -> float:
-    """What is no delay, going by what an answer takes on this machine when nobody bothers the server."""
-    probe.p99_ms()
-    time.sleep(0.3)
-    return max(P99_MS_MAX, 20 * probe.p99_ms())
 
 
 def test_a_client_that_asks_for_gigabytes_and_reads_nothing_costs_little_memory_or_time_of_the_server(
@@ -54,21 +47,13 @@ def test_a_client_that_asks_for_gigabytes_and_reads_nothing_costs_little_memory_
 def test_a_client_that_asks_for_gigabytes_and_reads_nothing_costs_little_and_delays_nobody(
     tmp_path: Path, what: str
 ) -> None:
-    late = []
-    for attempt in range(3):  # at the third, the machine had nothing to do with it
-        p99_ms, limit_ms = be_greedy(tmp_path / str(attempt), what)
-        if p99_ms < limit_ms:
-            return
-        late.append(p99_ms)
-    raise AssertionError(f"another client's p99 in three attempts, ms: {late}")
-
-
-def be_greedy(folder: Path, what: str) -> tuple[float, float]:
-    """What another client's p99 was meanwhile, and may be, in ms."""
-    with running_daemon(folder) as daemon, QueueClient(daemon.port) as deaf, Probe(daemon.port) as probe:
+    with (
+        running_daemon(tmp_path) as daemon,
+        QueueClient(daemon.port) as deaf,
+        Probe(daemon.port, server_pid=daemon.pid) as probe,
+    ):
         with QueueClient(daemon.port) as client:
             client.put("q", b"x" * MIB)
-        limit_ms = p99_ms_max(probe)
         before_bytes = most_bytes = resident_bytes(daemon.pid)
 
         def ask() -> None:
@@ -88,7 +73,7 @@ def be_greedy(folder: Path, what: str) -> tuple[float, float]:
         grown_bytes = most_bytes - before_bytes
         print(f"\n{what}: memory grew by {grown_bytes / MIB:.1f} MiB; another client's p99 {p99_ms:.1f} ms")
         assert grown_bytes <= NEVER_READER_BYTES_MAX
-        return p99_ms, limit_ms
+        assert p99_ms < P99_MS_MAX
 
 
 def idle_bytes(daemon: Daemon, connections: int) -> float:
@@ -166,13 +151,12 @@ def test_a_flood_of_connections_gets_back_what_journals_were_lent_and_leaves_the
     "greeting", ["set q 0 0 100\\r\\nhalf of it", "get q", "\\r"], ids=["data", "line", "line end"]
 )
 def test_half_commands_of_hundreds_are_dropped_in_time_and_delay_nobody(tmp_path: Path, greeting: str) -> None:
-    with running_daemon(tmp_path, "request_timeout=1") as daemon, Probe(daemon.port) as probe:
+    with running_daemon(tmp_path, "request_timeout=1") as daemon, Probe(daemon.port, server_pid=daemon.pid) as probe:
         with Crowd(daemon.port, 500, greeting) as crowd:
-            limit_ms = p99_ms_max(probe)
             started = time.monotonic()
             while crowd.still_open():
                 assert time.monotonic() < started + 5
                 time.sleep(0.1)
-        assert probe.p99_ms() < limit_ms
+        assert probe.p99_ms() < P99_MS_MAX
         with QueueClient(daemon.port) as client:
             assert client.items("q") == 0

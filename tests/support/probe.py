@@ -1,4 +1,4 @@
-"""Somebody who puts and gets an item every other millisecond, in a process of its own, and knows how long each took."""
+"""A client in a process of its own that puts and gets an item every other millisecond, and times each."""
 
 import select
 import subprocess
@@ -7,16 +7,22 @@ import time
 from types import TracebackType
 
 from tests.support.daemon import ROOT
+from tests.support.process import cpu_clock
 from tests.support.queue_client import QueueClient
 
 PAUSE_S = 0.002
 
 
 class Probe:
-    """Asks the server at `port`, on a queue of its own, while a `with` block lasts."""
+    """Asks the server at `port`, on a queue of its own, while a `with` block lasts.
 
-    def __init__(self, port: int) -> None:
-        command = [sys.executable, "-m", "tests.support.probe", str(port)]
+    With `server_pid` the times are the processor time that this process uses meanwhile: what others on the machine do
+    is not among it, nor what the server waits for.
+    """
+
+    def __init__(self, port: int, *, server_pid: int | None = None) -> None:
+        clock = time.CLOCK_MONOTONIC if server_pid is None else cpu_clock(server_pid)
+        command = [sys.executable, "-m", "tests.support.probe", str(port), str(clock)]
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
@@ -52,6 +58,7 @@ class Probe:
 
 
 def main() -> None:
+    clock = int(sys.argv[2])
     with QueueClient(int(sys.argv[1])) as client:
         took_ms = [0.0]
         while True:
@@ -61,11 +68,11 @@ def main() -> None:
                 took_ms.sort()
                 print(took_ms[-1], took_ms[len(took_ms) * 99 // 100], flush=True)
                 took_ms = [0.0]
-            started = time.perf_counter()
+            started_ns = time.clock_gettime_ns(clock)
             client.put("probe", b"x")
-            put_ms = (time.perf_counter() - started) * 1000
+            put_ns = time.clock_gettime_ns(clock) - started_ns
             assert client.get("probe") == b"x"
-            took_ms += [put_ms, (time.perf_counter() - started) * 1000 - put_ms]
+            took_ms += [put_ns / 1e6, (time.clock_gettime_ns(clock) - started_ns - put_ns) / 1e6]
 
 
 if __name__ == "__main__":

@@ -32,9 +32,14 @@ def peak_bytes(pid: int) -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
+def cpu_clock(pid: int) -> int:
+    """The clock of the processor time that a process has used, as clock_getcpuclockid(3) numbers it."""
+    return ~pid << 3 | 2
+
+
 def cpu_ms(pid: int) -> int:
-    """The processor time a process has used: its CPU-time clock, as clock_getcpuclockid(3) numbers it."""
-    return time.clock_gettime_ns(~pid << 3 | 2) // 1_000_000
+    """The processor time a process has used."""
+    return time.clock_gettime_ns(cpu_clock(pid)) // 1_000_000
 
 
 def stop(pid: int) -> None:
