@@ -75,6 +75,7 @@ FOUND = {
     14100279: "an undo put back an item leased at the flush, of a reader that had yet to come to its id (test_trash)",
     13821342: "a put with a key to a queue that had stopped wrote that its items were done (test_held_commits)",
     638047024: "a child's copy of a dead letter said why it failed, and its parent's had never failed with a reason",
+    614813621: "a queue that had stopped was opened again by a repair, after the clock had been set forward",
     638044573: "a key was cancelled for a child alone, and the item, to run now in its parent, moved on from there",
 }
 

@@ -35,8 +35,9 @@ class Times(Excuses):
         return put.sent_us + put.delay_ms * 1000
 
     def _steps_ahead_us(self, since: Life | None, from_us: int, life: Life, until_us: int) -> int:
-        """How much too early something of another life may be: by what the clock was set forward."""
-        if since is life:
+        """How much too early something may be whose time was read from a journal: by what the clock was set forward."""
+        was_reopened = any(one.life is life and one.asked_us < until_us for one in self._history.repairs)
+        if since is life and not was_reopened:
             return 0
         return self._history.steps_ahead_ms(from_us, until_us) * 1000 + A_TICK_US
 
@@ -113,7 +114,7 @@ class Times(Excuses):
             due_us = self._due_after_lease(one, following, shown, least_ms)
         elif one.kind == "open" and one.ending == "abort" and one.ending_answered_us >= 0 and not shown:
             due_us = _rested_us(one.ending_sent_us, least_ms)
-        if following.served_us < due_us:
+        if following.served_us < due_us - self._steps_ahead_us(life, one.served_us, life, following.served_us):
             self._violation(
                 f"item {put.number} was delivered by {reader} at {following.served_us},"
                 f" and was to rest until {due_us} at least"
