@@ -250,9 +250,14 @@ class Checker(Times):
                 )
 
     def _is_only_one_of_its_key(self, put: Put) -> bool:
-        """Whether an item that was said to be there, it or another with its key, is not another."""
+        """Whether an item that was said to be there, it or another with its key, is not another.
+
+        Once its readers' names are lost, a repair cannot know whose key it was.
+        """
+        is_mixed_up = self._may_be_cut_up(put.family)
         return not any(
-            (other.name, other.key) == (put.name, put.key)
+            other.key == put.key
+            and (other.name == put.name or (is_mixed_up and other.family == put.family))
             and other is not put
             and other.outcome != "refused"
             and other.sent_us <= put.answered_us

@@ -76,6 +76,7 @@ FOUND = {
     13821342: "a put with a key to a queue that had stopped wrote that its items were done (test_held_commits)",
     638047024: "a child's copy of a dead letter said why it failed, and its parent's had never failed with a reason",
     614813621: "a queue that had stopped was opened again by a repair, after the clock had been set forward",
+    614815262: "a key was known of an item that a repair gave to the parent, as the readers' names were lost",
     638044573: "a key was cancelled for a child alone, and the item, to run now in its parent, moved on from there",
 }
 
