@@ -408,7 +408,10 @@ class Journal(Descriptors):
         lost: list[Segment] = []
         if sync is not None:
             lost = sync.lost
-            self.unproven = [segment for segment in sync.left(self.unproven) if segment is not self.live]
+            for fd in [fd for fd, segment in self.filled.items() if segment in lost]:
+                self._let_go(fd)
+            elsewhere = [*self.filled.values(), self.live]
+            self.unproven = [segment for segment in sync.left(self.unproven) if segment not in elsewhere]
             self._is_live_lost = self._is_live_lost or self.live in lost
         failure, self.is_sync_failed = self._fail(error, "sync"), True
         self._untold = list(dict.fromkeys([*self._untold, *self._paths_to_note(lost)]))

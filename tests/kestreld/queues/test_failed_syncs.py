@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kestreld.errors import JournalFailed
 from kestreld.journal.segment import UNSYNCED_MARK
 from tests.support.engine import Engine, LateFiles
 
@@ -111,6 +112,26 @@ def test_a_full_segment_whose_sync_failed_before_a_reply_is_not_asked_again(tmp_
     disk.finish_background()
     assert set(inodes(engine)) - {first} <= disk.synced
     assert first not in disk.synced
+
+
+def test_nor_is_a_full_one_whose_sync_failed_in_the_middle_of_a_turn(tmp_path: Path, disk: Disk) -> None:
+    engine = Engine(tmp_path, disk, max_journal_size_bytes=100, sync_journal_ms=1000)
+    put(engine, 4)
+    journal = engine.queue("work").journal
+    assert journal is not None
+    *behind, lost = [os.stat(segment.path).st_ino for segment in journal.filled.values()]
+    assert behind
+    disk.bad = {lost}
+    with pytest.raises(JournalFailed):
+        journal.sync()
+    disk.bad.clear()
+    engine.configure(sync_journal_ms=1000)
+    put(engine, 1)
+    engine.work(10)
+    while disk.under_way:
+        disk.finish_background()
+    assert set(behind) <= disk.synced
+    assert lost not in disk.synced
 
 
 def test_the_live_segment_goes_to_the_disk_with_the_next_if_it_was_an_earlier_ones_sync_that_failed(
