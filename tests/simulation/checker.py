@@ -293,6 +293,8 @@ class Checker(Times):
                 return True
         if put in self._history.destroyed or self._put_may_be_undone(put) or self._may_be_cancelled(reader, put):
             return True
+        if self._return_may_be_undone(put):
+            return True
         if reader in self._rules.discards or any(self._may_be_wiped(wipe, put) for wipe in self._wipes[reader]):
             return True
         moved_to = self._moved_to(put)
@@ -308,7 +310,7 @@ class Checker(Times):
     def _check_sent_back(self) -> None:
         """What was sent back from the dead letters is somewhere."""
         history = self._history
-        for put, since_us in history.sent_back.items():
+        for put, (since_us, *_) in history.sent_back.items():
             deliveries = [one for puts in self._by_reader.values() for one in puts.get(put, ())]
             families = {put.family, self._moved_to(put) or ""}
             if any(one.served_us >= since_us for one in deliveries) or put in history.destroyed:

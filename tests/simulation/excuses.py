@@ -113,6 +113,15 @@ class Excuses:
         first = min(taken, key=lambda one: one.served_us, default=None)
         return first is not None and self._may_be_undone(put.family, first.connection.life, first.served_us)
 
+    def _return_may_be_undone(self, put: Put) -> bool:
+        """Whether it was sent back to a queue that may have forgotten it since."""
+        return any(
+            self._may_be_undone(put.family, life, at_us)
+            for at_us in self._history.sent_back.get(put, ())
+            for life in self._history.lives
+            if life.ready_us <= at_us and not 0 <= life.ended_us < at_us
+        )
+
     def _may_return(self, delivery: Delivery, at_us: int) -> bool:
         """Whether an item that was confirmed then may come back once the journal is read anew."""
         family = delivery.reader.partition("+")[0]

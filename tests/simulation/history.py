@@ -229,7 +229,7 @@ class History:
     withdrawn: set[tuple[str, Put]] = field(default_factory=set)
     # Items that wait at the end, where, and why they have failed, as is said there
     reasons: list[tuple[str, Put, str]] = field(default_factory=list)
-    sent_back: dict[Put, int] = field(default_factory=dict)  # to where they had come from, and when the first time
+    sent_back: dict[Put, list[int]] = field(default_factory=dict)  # to where they had come from, and when each time
     problems: list[str] = field(default_factory=list)  # found on the way
 
     def steps_ahead_ms(self, from_us: int, until_us: int) -> int:

@@ -85,7 +85,7 @@ class Operator:
         to = server.collection.readers.get(origin.queue) if origin is not None else None
         if to is None or put is None or to.queue.stopped is not None:
             return
-        history.sent_back.setdefault(put, now_us)
+        history.sent_back.setdefault(put, []).append(now_us)
         try:
             is_sent = reader.send_on(item_id(record), to.name)
         except JournalCorrupt as problem:

@@ -77,6 +77,7 @@ FOUND = {
     638047024: "a child's copy of a dead letter said why it failed, and its parent's had never failed with a reason",
     614813621: "a queue that had stopped was opened again by a repair, after the clock had been set forward",
     614815262: "a key was known of an item that a repair gave to the parent, as the readers' names were lost",
+    87305000: "an item was sent back to a queue that does not sync before its replies, and lost there in a power cut",
     638044573: "a key was cancelled for a child alone, and the item, to run now in its parent, moved on from there",
 }
 
