@@ -134,17 +134,17 @@ class ClusterChecker:
         return possible <= {b"out", b"all"}
 
     def _check_once(self, job: Sent, takes: list[Take]) -> None:
-        """A job without a retry time comes once, unless it was moved to or from the dead letters."""
+        """A job without a retry time comes once, unless it was moved to or from the dead letters.
+
+        Its delay begins anew where a power cut took from a log that it was queued, and the node's clock was set back.
+        """
         if job.retry_s or len(takes) < 2:
             return
         moves = self._acts(job, frozenset({"bury", "redrive"}), 0, takes[-1].at_us)
-        if len(takes) > 1 + len(moves) and not self._is_due_unknown(job, takes):
+        is_due_unknown = bool(job.delay_s) and self._was_stepped(takes[0].job_id)
+        if len(takes) > 1 + len(moves) and not is_due_unknown:
             times = [(one.host, one.at_us) for one in takes]
             self._violation(f"job {job.number} is delivered at most once, and came {times}")
-
-    def _is_due_unknown(self, job: Sent, takes: list[Take]) -> bool:
-        """Whether its delay began anew: a power cut took from a log that it was queued, and a clock was set back."""
-        return bool(job.delay_s) and any(one.host in self._troubles.stepped for one in takes)
 
     def _check_repeats(self, job: Sent, job_id: bytes, takes: list[Take]) -> None:
         """Each delivery after the first has a cause: its retry time, what clients did, or trouble."""
