@@ -231,7 +231,7 @@ class JobStorage:
         # Numbers are consecutive: a segment that was set aside is replaced.
         last_number = state.segments[-1].number if state.segments else found.last_number
         journal = self._open(found.log_id or self._engine.clock.wall_ms, last_number)
-        journal.go_on_behind(state.segments, found.marker, state.synced_bytes)
+        journal.go_on_behind(state.segments, found.marker, state.synced_bytes, is_distrusted=state.is_distrusted)
         maintenance = self._start_writing(journal, is_fresh=False)
         maintenance.log.found(state.jobs_in, state.keys_until_ms, state.paused_in)
         if state.is_distrusted:

@@ -249,7 +249,7 @@ def _must_be_complete(folder: str, log: FoundLog) -> None:
 class JobJournal(Journal):
     """The open job log. All jobs are in memory: its segments are read at startup only."""
 
-    __slots__ = ("last_number", "may_mark", "synced_at", "synced_bytes", "version")
+    __slots__ = ("doubtful_number", "last_number", "may_mark", "synced_at", "synced_bytes", "version")
 
     def __init__(
         self, files: FileLayer, clock: Clock, open_files: OpenFiles, folder: str, log_id: int, last_number: int = 0
@@ -259,6 +259,7 @@ class JobJournal(Journal):
         self.last_number = last_number
         self.synced_bytes = 0  # of the live segment
         self.synced_at = (0, 0)  # segment number and offset: everything before is on disk
+        self.doubtful_number = 0  # segments up to it may have lost what an earlier process failed to sync
         self.may_mark = True  # not while another log counts, until this one holds all jobs
         self.version = VERSION  # of the segments that are begun
 
@@ -301,11 +302,15 @@ class JobJournal(Journal):
         """Begin segments of this version from now on."""
         self.version = version
 
-    def go_on_behind(self, segments: Sequence[Segment], marker: Marker | None, synced_bytes: int = 0) -> None:
+    def go_on_behind(
+        self, segments: Sequence[Segment], marker: Marker | None, synced_bytes: int = 0, *, is_distrusted: bool = False
+    ) -> None:
         """Take over a log that was read. Nothing is appended to its segments, which may not be on disk.
 
-        Of the last one `synced_bytes` are.
+        Of the last one `synced_bytes` are. `is_distrusted`: a sync of one failed, and the next proves nothing.
         """
+        if is_distrusted and segments:
+            self.doubtful_number = segments[-1].number
         self.synced_bytes = synced_bytes
         self.segments = list(segments)
         self.unproven = list(segments[:-1])
@@ -339,7 +344,7 @@ class JobJournal(Journal):
 
     @property
     def wants_mark(self) -> bool:
-        return self.may_mark and super().wants_mark
+        return self.may_mark and self.synced_number > self.doubtful_number and super().wants_mark
 
     def is_dead(self, name: str, floor: int) -> bool:
         """True if the name is that of a segment before `floor`, or of its note."""

@@ -394,6 +394,27 @@ def test_each_segment_that_a_failed_sync_may_have_lost_is_noted_for_the_processe
     assert engine.problem == ""
 
 
+def test_the_marker_does_not_name_a_segment_whose_sync_had_failed_in_an_earlier_process(tmp_path: Path) -> None:
+    """A power cut before anything else is on disk may take even its header."""
+    files = FaultyFiles(errno.EIO, ("sync",), stays=True)
+    engine = JobEngine(tmp_path / "spool", files, sync_ms=0)
+    engine.add()
+    engine.end_turn()
+    engine.work(2)
+    files.fail_from(1)
+    engine.storage.rewrite()
+    engine.work(3)
+    files.mend()
+    engine.crash()
+    *_, lost = sorted((tmp_path / "spool/.jobs").glob("*.unsynced"))
+    assert lost.name.startswith(engine.segments()[-1].name)
+    said = engine.said()
+    os.truncate(engine.segments()[-1], 0)
+    engine.crash()
+    assert engine.problem == ""
+    assert engine.said() == said
+
+
 def test_a_gap_before_segments_of_which_nothing_was_ever_on_disk_ends_the_log(tmp_path: Path) -> None:
     files = FaultyFiles(errno.EIO, ("sync",), stays=True)
     engine = JobEngine(tmp_path / "spool", files, sync_ms=0)

@@ -42,6 +42,7 @@ FOUND = {
     36898: "the sync of a start was taken as a proof of what a failed one had covered (proves nothing)",
     36971: "a job was known by its key although the log had dropped it on a full disk (until what was dropped)",
     505966608: "of the segments that a failed sync had lost only the live one was noted (each segment that a failed)",
+    415115198: "the sync of a start let the marker name what a failed one had lost (the marker does not name)",
     20896: "a stop in good order counted although a server had run since (only until the next start)",
 }
 # What seemed to be broken in these was not: the checker knows better now.
