@@ -197,9 +197,9 @@ class JobChecker:
             if place and (
                 self._cut_unsynced(since_us, one.served_us)
                 or self._was_refused()
-                or self._has_crashed_behind(handouts[place - 1])
+                or any(self._has_crashed_behind(earlier) for earlier in handouts[:place])
             ):
-                continue  # it is not known any more when it was queued the last time
+                continue  # one may have come too early, and those that followed count from that
             if books.latest_us(life, one.served_us) + A_TICK_US < due_us and not self._moved(
                 job, since_us, one.served_us
             ):
