@@ -404,6 +404,7 @@ class JobStorage:
                 journal.seal(0)
         except JournalFailed as failure:
             self._engine.report(f"jobs: {failure}")
+        self._engine.commit.tell()
         journal.close()
 
     def _say_queued(self, writer: LogWriter) -> None:

@@ -589,6 +589,7 @@ class QueueCollection:
                 self.commit.settle(queue)
             except JournalFailed as failure:
                 self.report(f"{queue.name}: {failure}; its leases end with this process")
+            self.commit.tell()
 
 
 def repair_command(family: str) -> str:

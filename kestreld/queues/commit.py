@@ -6,7 +6,8 @@ under the next `PendingCommit` and are written when the sync ends, so a failure 
 failed sync is never retried, since the kernel reports a lost page only once.
 
 A dirty queue is in `GroupCommit.dirty`, or gathers behind a sync whose end adds it. Each observer of a commit is called
-exactly once: when it is on disk or needs no write, or after it was undone in memory. Items moved between queues leave
+exactly once: when it is on disk or needs no write, or after it was undone in memory. Within a turn that waits for the
+end of `run`, as an observer may have replies that depend on commits yet to be made. Items moved between queues leave
 their source only after the destination's commit (`settle_moves`).
 """
 
@@ -258,6 +259,8 @@ class GroupCommit:
         self._failed_already: dict[Committed, JournalFailed] = {}  # by `settle`, before this turn's run
         self.moving: list[Committed] = []  # queues with items moved to queues whose commits are not on disk yet
         self.pending_commits = 0  # number of commits not yet on disk
+        self._untold: list[tuple[CommitObserver, JournalFailed | None]] = []  # released since `tell`
+        self._is_running = False
         self.together = False  # one sync of the file system instead of several of journals
         self.pending_syncs: list[PendingSync] = []  # syncs to start in this run
         self.syncs = 0
@@ -269,6 +272,7 @@ class GroupCommit:
         """Commit every dirty queue. Failures are in `failed` until the next run."""
         if self.failed or self._failed_already:
             self.failed, self._failed_already = self._failed_already, {}
+        self._is_running = True
         dirty, self.dirty = self.dirty, []
         for queue in dirty:
             if queue.sync.syncing_commit is not None:
@@ -282,6 +286,15 @@ class GroupCommit:
             self._start_syncs()
         if self.moving:
             self._settle_moves(self.moving)
+        self._is_running = False
+        if self._untold:
+            self.tell()
+
+    def tell(self) -> None:
+        """Call the observers of commits that were released. Not within a turn, but by `run`."""
+        untold, self._untold = self._untold, []
+        for observer, failure in untold:
+            observer.released(failure)
 
     def _commit(self, queue: Committed) -> None:
         try:
@@ -356,12 +369,21 @@ class GroupCommit:
         gathering = queue.sync.drop_gathering()
         if gathering is not pending_sync:
             self._release(gathering, failure)
+        self._is_running = False
+        self.tell()
 
     def settle(self, queue: Committed) -> None:
-        """Write all changes of a queue now, and sync them if its replies wait for that.
+        """Write all changes of a queue now, and sync them if its replies wait for that. `tell`, or `run`, comes next.
 
         Raises JournalFailed after undoing what did not reach the disk.
         """
+        try:
+            self._settle(queue)
+        finally:
+            if self._untold and queue not in self.dirty:
+                self.dirty.append(queue)  # or the turn may have nothing to commit at its end
+
+    def _settle(self, queue: Committed) -> None:
         syncing = queue.sync.syncing_commit
         if syncing is not None:
             self._settle_sync(queue, syncing)
@@ -536,6 +558,8 @@ class GroupCommit:
                 self._release(pending_commit, failure)
         if self.moving:
             self._settle_moves(self.moving)
+        if not self._is_running:
+            self.tell()
         if queue.dirty and queue not in self.dirty:
             self.dirty.append(queue)
         if self.dirty:
@@ -548,8 +572,7 @@ class GroupCommit:
             self.pending_commits -= 1
         pending_commit.pending = False
         pending_commit.failure = failure
-        for observer in pending_commit.observers:
-            observer.released(failure)
+        self._untold += [(observer, failure) for observer in pending_commit.observers]
         pending_commit.observers = []
 
     def _count_sync(self, sync_us: int) -> None:

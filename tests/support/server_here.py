@@ -19,9 +19,9 @@ from kestreld.server.wire_protocol import WireProtocol
 class ServerHere:
     """A server in this process, whose loop runs while somebody waits for something."""
 
-    def __init__(self, folder: Path, config: str) -> None:
+    def __init__(self, folder: Path, config: str, files: FileLayer | None = None) -> None:
         (folder / "kestreld.yaml").write_text(f"queue_path: {folder}/spool\n{config}")
-        files, clock, self.network = FileLayer(), Clock(), Network()
+        files, clock, self.network = files or FileLayer(), Clock(), Network()
         files.make_dir(str(folder / "spool"))
         settings = load_file(files, str(folder / "kestreld.yaml"), [])
         self.loop = TurnLoop(clock)
