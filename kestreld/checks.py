@@ -3,6 +3,7 @@
 Each error names the argument, the values allowed, and the value given.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -10,6 +11,8 @@ from kestreld.errors import InvalidType, InvalidValue
 
 FAR_MS: Final = 1 << 53  # the longest wait
 REASON_BYTES_MAX: Final = 200
+HOLDER_BYTES_MAX: Final = 64
+_HOLDER: Final = re.compile(rf"[!-.0-~]{{1,{HOLDER_BYTES_MAX}}}")
 
 
 def whole(value: object, what: str, lowest: int = 0, *, may_be_none: bool = False) -> int:
@@ -98,6 +101,24 @@ def reason_problem(text: str) -> str:
     if not text.isprintable():
         return "consists of printable characters"
     return f"takes at most {REASON_BYTES_MAX} bytes" if len(text.encode()) > REASON_BYTES_MAX else ""
+
+
+def holder(value: object, what: str) -> str:
+    """Return the name of a holder of leases; "" for None."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidType(what, "None or a str", value)
+    if problem := holder_problem(value):
+        raise InvalidValue(what, f"a str that {problem}", value)
+    return value
+
+
+def holder_problem(name: str) -> str:
+    """Return the requirement for a name of a holder of leases if this one does not meet it; else ""."""
+    if _HOLDER.fullmatch(name):
+        return ""
+    return f"has from 1 to {HOLDER_BYTES_MAX} printable ASCII characters, without blanks and /"
 
 
 def path(value: object, what: str) -> str:

@@ -162,10 +162,17 @@ class QueueClosed(KestrelError):
 
 
 class LeaseLost(KestrelError):
-    """A lease ended before its `with` block succeeded: another consumer may have the item, or have finished it."""
+    """A lease ended before its `with` block succeeded: another consumer may have the item, or have finished it.
 
-    def __init__(self, queue: str) -> None:
-        super().__init__(f"{queue}: the lease expired before its block ended; use a longer lease or a heartbeat")
+    `is_unsure`: the item may as well have been confirmed by this block, as a confirmation of it was not answered.
+    """
+
+    is_unsure = False  # also of one that was pickled before there was this attribute
+
+    def __init__(self, queue: str, reason: str = "", *, is_unsure: bool = False) -> None:
+        reason = reason or "the lease expired before its block ended; use a longer lease or a heartbeat"
+        super().__init__(f"{queue}: {reason}")
+        self.is_unsure = is_unsure
 
 
 class TaskUnknown(KestrelError, ValueError):

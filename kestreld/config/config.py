@@ -115,6 +115,7 @@ class QueueConfig:
     max_size_bytes: int | None = None  # None = unlimited
     max_item_size_bytes: int | None = None  # None = unlimited
     discard_old_when_full: bool = False
+    journal_leases: bool = True  # running leases are journaled, and outlive a kill
     journal: bool = True
     sync_journal_ms: int | None = None  # None = left to the kernel; 0 = before every reply; n = every n ms
     max_journal_size_bytes: int = 16 * 1024**2
@@ -150,7 +151,7 @@ class QueueConfig:
         for most in ("max_lease_ms", "max_delay_ms", "key_time_ms", "max_keys"):
             checks.whole(getattr(self, most), most, 1)
         checks.whole(self.trash_ms, "trash_ms")
-        for switch in ("discard_old_when_full", "journal"):
+        for switch in ("discard_old_when_full", "journal", "journal_leases"):
             checks.switch(getattr(self, switch), switch)
         for name in ("move_expired_to", "move_failed_to"):
             queue = getattr(self, name)

@@ -210,6 +210,7 @@ SETTINGS: Final = (
     _queue_setting("max_item_size", "max_item_size_bytes", values.size_bytes_from(1), "infinite"),
     _queue_setting("discard_old_when_full", "discard_old_when_full", values.switch),
     _queue_setting("journal", "journal", values.switch, of_family=True),
+    _queue_setting("journal_leases", "journal_leases", values.switch),
     _queue_setting("sync_journal", "sync_journal_ms", values.sync_interval_ms, "false", of_family=True),
     _queue_setting("max_journal_size", "max_journal_size_bytes", values.size_bytes_from(1024), of_family=True),
     _queue_setting("max_journal_overflow", "max_journal_overflow", values.count_from(1), of_family=True),

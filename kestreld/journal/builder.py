@@ -40,6 +40,8 @@ class JournalBuilder:
     ) -> None:
         """Held items, keys and `origins` need `version` 2, `failures` 3; they count for items that are added.
 
+        From `version` 4 on, the holders of leases are kept.
+
         With `syncs` False the caller must sync the journal before it is used.
         """
         files.make_dir(folder)
@@ -61,6 +63,7 @@ class JournalBuilder:
         self._bytes = 0
         self._first_id = first_id
         self._done_at: dict[int, int] = {}  # by reader number, how many of its done ranges are passed
+        self._has_holders = version >= records.LEASES_VERSION
         self._journal.need_version(version)
         self._journal.start_segment(self._state, skip=first_segment - 1)
 
@@ -103,15 +106,24 @@ class JournalBuilder:
         state.next_id = added + 1
 
     def _said_of(self, added: int, size: int) -> Iterable[bytes]:
-        """DUE, KEY and ORIGIN records of an item."""
+        """DUE, KEY and ORIGIN records of an item, and HOLDERs and LEASEs where the holders of leases are known."""
+        leases: list[bytes] = []
         for reader in self._state.readers:
             if (due := reader.due.get(added)) is not None:
                 reader.held_items += 1
                 reader.held_bytes += size
+                if due.holder and self._has_holders:
+                    granted_at_ms = due.since_at_ms or due.at_ms
+                    leases.append(records.holder_record(1, due.holder))
+                    for at_ms in dict.fromkeys((granted_at_ms, due.at_ms)):  # as it was granted, and extended
+                        entry = records.lease_entry(added, due.due_at_ms - at_ms, due.data_bytes, due.lease, holder=1)
+                        leases.append(records.lease_record(reader.number, at_ms, [entry]))
+                    due = replace(due, at_ms=granted_at_ms)
                 yield records.due_record(replace(due, reader=reader.number))
         yield from map(records.key_record, self._keys.get(added, ()))
         if (origin := self._origins.get(added)) is not None:
             yield records.origin_record(origin)
+        yield from leases
 
     def _is_done(self, reader: records.ReaderState, added: int) -> bool:
         """True if the item is ahead of the reader's head and done. Ids must rise from call to call."""

@@ -168,6 +168,8 @@ class Inspection:
         known = self.known_readers
         has_failures = known.failures or any(origin.failure for origin in known.origins.values())
         needed = 3 if has_failures else 1  # not only by headers, which may be damaged
+        if any(due.holder for state in self.readers for due in state.due.values()):
+            needed = records.LEASES_VERSION
         return max([needed, *(part.header.version for part in self.parts if part.header is not None)])
 
     @property
@@ -232,6 +234,7 @@ class Inspection:
         buffer, resync = yield from self.resync(part_at)
         is_counted = after_base and not part.is_compacted
         goes_on = False
+        self.known_readers.holders.clear()  # each segment has its own
         for count, (record_type, at, end) in enumerate(resync.pieces()):
             if count % PAUSE_RECORDS == 0 or record_type < 0:
                 yield
@@ -239,6 +242,7 @@ class Inspection:
             if record_type == records.Type.PUT:
                 self._meet_item(buffer, at, end, is_counted=is_counted, after_base=after_base)
             elif record_type == 0:
+                self.known_readers.holders.clear()  # the stretch may have had others of the same numbers
                 self._suspect(self._bad_stretch(part, buffer, at, end))
                 found.append(self._suspects[-1])
                 for record in resync.readers:

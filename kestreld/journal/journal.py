@@ -21,6 +21,7 @@ from kestreld.journal.marker import Marker
 from kestreld.journal.open_files import Descriptors, OpenFiles
 from kestreld.journal.records import (
     FRAME_BYTES,
+    LEASES_VERSION,
     TYPE_OFFSET,
     Checkpoint,
     Type,
@@ -126,6 +127,15 @@ class Journal(Descriptors):
     def need_version(self, version: int) -> None:
         """Begin segments in this version of the format, or a newer one."""
         self.version = max(self.version, version)
+
+    def go_back_to(self, version: int) -> None:
+        """Begin segments in this version of the format again: nothing is to be written that only newer ones have."""
+        self.version = version
+
+    @property
+    def had_leases(self) -> bool:
+        """True if a segment is of the version for leases."""
+        return any(segment.version >= LEASES_VERSION for segment in self.segments)
 
     @property
     def disk_bytes(self) -> int:

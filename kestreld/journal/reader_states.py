@@ -21,17 +21,20 @@ from kestreld.journal.records import (
     ReaderState,
     Reason,
     Type,
+    Why,
     merged,
     read_abort,
     read_done,
     read_due,
     read_failure,
+    read_holder,
     read_key,
+    read_leases,
     read_origin,
     read_reader,
 )
 
-WAITING: Final = frozenset({Type.DONE, Type.DUE, Type.READER})  # all that says for whom an item waits
+WAITING: Final = frozenset({Type.DONE, Type.DUE, Type.LEASE, Type.READER})  # all that says for whom an item waits
 
 
 class ReaderStates:
@@ -49,6 +52,7 @@ class ReaderStates:
         self.keys: dict[int, dict[bytes, Key]] = {}  # of the same readers, by digest
         self.origins: dict[int, Origin] = {}
         self.failures: dict[FailedItem, str] = dict(base.failures) if base is not None else {}
+        self.holders: dict[int, str] = {}  # by number, as the latest segment has them
         self.first_id = 0  # held items below it were done, if only in memory, and are gone
         self._dropped: set[int] = set()
         self._at_ids: dict[int, int] = {}
@@ -73,6 +77,11 @@ class ReaderStates:
         """Take in a record before the CHECKPOINT, which says everything but what is held, and keys and origins."""
         if record_type in NOTES:
             self._note(record_type, body)
+        elif record_type == Type.LEASE:
+            self.lease(read_leases(body, self.holders))
+        elif record_type == Type.HOLDER:
+            number, name = read_holder(body)
+            self.holders[number] = name
         elif record_type == Type.DONE:
             self.end(read_done(body))
 
@@ -82,6 +91,11 @@ class ReaderStates:
             self.finish(read_done(body))
         elif record_type in NOTES:
             self._note(record_type, body)
+        elif record_type == Type.LEASE:
+            self.lease(read_leases(body, self.holders))
+        elif record_type == Type.HOLDER:
+            number, name = read_holder(body)
+            self.holders[number] = name
         elif record_type == Type.ABORT:
             self.fail(read_abort(body))
         elif record_type == Type.FAILURE:
@@ -111,6 +125,21 @@ class ReaderStates:
         for number, at_id in self._at_ids.items():
             if at_id <= due.item_id:
                 self.due[number][due.item_id] = due
+
+    def lease(self, leases: list[Due]) -> None:
+        """Take in a LEASE record: its items are held, with the failures that were counted before."""
+        number = leases[0].reader
+        held, reader = self.due.get(number), self.readers.get(number)
+        for due in leases if held is not None else ():
+            assert held is not None
+            known = held.get(due.item_id)
+            if known is not None:
+                due.attempts = known.attempts
+                if known.why == Why.LEASED and known.lease == due.lease:  # it was extended
+                    due.since_at_ms = known.since_at_ms or known.at_ms
+            elif reader is not None:
+                due.attempts = reader.retries.get(due.item_id, 0)
+            held[due.item_id] = due
 
     def finish(self, done: Done) -> None:
         """Take in a DONE record."""

@@ -1,4 +1,4 @@
-"""Records of a journal as bytes, versions 1 to 3 of the format (docs/journal.md). Pure functions.
+"""Records of a journal as bytes, versions 1 to 4 of the format (docs/journal.md). Pure functions.
 
     record = u32 body_bytes | u32 checksum | u8 type | body          all little-endian
 
@@ -9,7 +9,7 @@ makes the record; any other record's covers its body and is seeded from length a
 import operator
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
@@ -32,6 +32,8 @@ class Type(IntEnum):
     KEY = 9
     ORIGIN = 10
     FAILURE = 11  # of version 3
+    LEASE = 12  # of version 4, as is the next
+    HOLDER = 13
 
 
 class Reason(IntEnum):
@@ -50,7 +52,7 @@ class Why(IntEnum):
 
     DELAYED = 0  # put or returned with a delay
     FAILED = 1  # waiting for its retry
-    LEASED = 2  # leased when the server stopped
+    LEASED = 2  # leased: also what a LEASE record says
 
 
 class Kind(IntEnum):
@@ -283,7 +285,10 @@ def read_abort(body: bytes) -> Abort:
 class Due:
     """An item that is not delivered before `due_at_ms` to one reader, or to every one that it was put for (0).
 
-    `attempts` counts how often it has failed; `lease` is the attempt in the token of a LEASED item, else 0.
+    `attempts` counts how often it has failed. `lease` is the attempt in the token of a LEASED item, and of any other
+    the attempt of its last lease with `LAST_ATTEMPT` added; 0 = there was none since the journal knows. `holder` is
+    whoever has the lease; "" = not known. A DUE record does not have it. `since_at_ms` is when it was granted, by the
+    records that are left; 0 = at the time of writing.
     """
 
     reader: int
@@ -294,6 +299,8 @@ class Due:
     data_bytes: int
     attempts: int = 0
     lease: int = 0
+    holder: str = ""
+    since_at_ms: int = 0
 
     def left_ms(self, wall_ms: int) -> int:
         """Time for which the item is still held back, at most the time recorded."""
@@ -321,6 +328,63 @@ def read_due(body: bytes) -> Due:
     reader, why, one, at_ms, due_at_ms, data_bytes, attempts, lease = _DUE.unpack(body)
     _believable(reader, one, at_ms, due_at_ms)
     return Due(reader, Why(why), one, at_ms, due_at_ms, data_bytes, attempts, lease)
+
+
+LEASES_VERSION: Final = 4  # of segments with LEASE records
+LAST_ATTEMPT: Final = 0x2000  # in the `lease` of a DUE record of an item that is not leased
+
+# LEASE: | reader u32 | at_ms u48 | n * (id u64 | length_ms u48 | data_bytes u32 | lease u16 | holder u16) |
+_LEASES: Final = struct.Struct("<IIH")
+_LEASE: Final = struct.Struct("<QIHIHH")
+_HOLDER: Final = struct.Struct("<H")
+LEASES_MAX: Final = 1000  # in one record, so that the holders of one have numbers of their own
+HOLDERS_MAX: Final = 0xFFFF
+LEASE_MS_MAX: Final = (1 << 48) - 1  # 8,900 years
+_NO_HOLDERS: Final[Mapping[int, str]] = {}
+LEASE_ENTRY_BYTES: Final = _LEASE.size
+pack_lease: Final = _LEASE.pack  # of `lease_entry`, for those of a whole turn
+
+
+def lease_entry(item_id: int, length_ms: int, data_bytes: int, lease: int, holder: int) -> bytes:
+    """Entry of a LEASE record: a lease that ends `length_ms` after the time of writing. `lease` is as in Due, `holder`
+    a number by the latest HOLDER record of the segment that has it; 0 = not known.
+    """
+    length_ms = min(max(length_ms, 0), LEASE_MS_MAX)
+    return pack_lease(item_id, length_ms & _U32, length_ms >> 32, data_bytes, lease, holder)
+
+
+def lease_record(reader: int, at_ms: int, entries: list[bytes]) -> bytes:
+    """LEASE record of the leases that a reader granted or extended in one turn."""
+    return framed(Type.LEASE, _LEASES.pack(reader, at_ms & _U32, at_ms >> 32) + b"".join(entries))
+
+
+def holder_record(number: int, name: str) -> bytes:
+    """HOLDER record: what leases after it in its segment mean by the number."""
+    return framed(Type.HOLDER, _HOLDER.pack(number) + name.encode())
+
+
+def read_holder(body: bytes) -> tuple[int, str]:
+    """Read a body as the number of a holder, and its name. Raises like every `read_`."""
+    return _HOLDER.unpack_from(body)[0], body[_HOLDER.size :].decode()
+
+
+def holder_name(holder: str) -> str:
+    """Name that a holder gave, of `NAME/ADDRESS`, or its address, if that is all."""
+    return holder.partition("/")[0]
+
+
+def read_leases(body: bytes, holders: Mapping[int, str] = _NO_HOLDERS) -> list[Due]:
+    """Read a body as one LEASED Due for each entry, with no `attempts`. Raises like every `read_`."""
+    reader, at_low, at_high = _LEASES.unpack_from(body)
+    at_ms = at_high << 32 | at_low
+    if len(body) == _LEASES.size:
+        raise ValueError("no lease")
+    leases = [
+        Due(reader, Why.LEASED, one, at_ms, at_ms + (high << 32 | low), data_bytes, 0, lease, holders.get(holder, ""))
+        for one, low, high, data_bytes, lease, holder in _LEASE.iter_unpack(body[_LEASES.size :])
+    ]
+    _believable(reader, *(due.item_id for due in leases))
+    return leases
 
 
 @dataclass(slots=True)
@@ -698,6 +762,8 @@ _READERS_OF: Final[dict[int, Callable[[bytes], object]]] = {
     Type.KEY: read_key,
     Type.ORIGIN: read_origin,
     Type.FAILURE: read_failure,
+    Type.LEASE: read_leases,
+    Type.HOLDER: read_holder,
 }
 
 # Records about one item, whose PUT may follow them.
@@ -742,7 +808,7 @@ def whole_records(buffer: bytes, at: int, path: str, base: int = 0) -> Iterator[
         at = end
 
 
-_MAY_START_RECORD: Final = re.compile(rb"(?s)(?=(....)....[\x01-\x0b])")
+_MAY_START_RECORD: Final = re.compile(rb"(?s)(?=(....)....[\x01-\x0d])")
 
 
 def find_whole_records(

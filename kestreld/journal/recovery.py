@@ -1,10 +1,10 @@
 """Recovery of a journal at startup: its state is the newest CHECKPOINT and the records after it.
 
-Older segments are read only for DUE, KEY and ORIGIN records, from the lowest id on that one may be about, so that
-startup does not take longer with the backlog. A bad record is a torn tail if no SYNC record says that it was on disk;
-intact records may follow it only in a journal with SYNCs, whose pages get to the disk in any order. The tail is cut off
-and kept beside the segment. Anything else is damage, and so is a missing segment that the marker names or a reader
-needs: JournalCorrupt is raised before anything is changed, and stops this queue, never the others.
+Older segments are read only for DUE, LEASE, KEY and ORIGIN records, from the lowest id on that one may be about, so
+that startup does not take longer with the backlog. A bad record is a torn tail if no SYNC record says that it was on
+disk; intact records may follow it only in a journal with SYNCs, whose pages get to the disk in any order. The tail is
+cut off and kept beside the segment. Anything else is damage, and so is a missing segment that the marker names or a
+reader needs: JournalCorrupt is raised before anything is changed, and stops this queue, never the others.
 
 `survey` reads as startup does and changes nothing. `recover` makes a journal of that. `reread` is for a journal in use
 after an interrupted turn.

@@ -16,7 +16,16 @@ from kestreld.journal.builder import JournalBuilder
 from kestreld.journal.inspection import PAUSE_RECORDS, Damage, Inspection, Known
 from kestreld.journal.marker import Marker
 from kestreld.journal.reader_states import undone
-from kestreld.journal.records import PUT, PUT_HEADER_BYTES, Kind, Range, Type, whole_records
+from kestreld.journal.records import (
+    PUT,
+    PUT_HEADER_BYTES,
+    TYPE_OFFSET,
+    Kind,
+    Range,
+    Type,
+    holder_record,
+    whole_records,
+)
 from kestreld.journal.replacement import Replacement, finish_repairs
 from kestreld.journal.segment import FOLDER_SUFFIX, parse_segment_name
 
@@ -186,6 +195,9 @@ class Repair:
         finally:
             self._files.close(fd)
         records = [new[at:end] for kind, at, end in whole_records(new, 0, last.path, last.end) if kind != Type.SYNC]
+        holders = self._found.known_readers.holders  # of the segment that these were written to
+        if any(record[TYPE_OFFSET] == Type.LEASE for record in records):
+            records = [*(holder_record(number, name) for number, name in holders.items()), *records]
         fd = self._files.open_append(self._newest())
         try:
             data = b"".join(records)

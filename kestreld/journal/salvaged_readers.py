@@ -37,9 +37,17 @@ class SalvagedReaders(ReaderStates):
             self._before.setdefault(gone.reader, []).extend(gone.ranges)
 
     def hold(self, due: records.Due) -> None:
-        if due.reader and due.reader not in self.due and due.reader not in self._dropped:
-            self.join(due.reader, records.Kind.QUEUE, 0)  # its READER is lost
+        if due.reader:
+            self._join_unknown(due.reader)
         super().hold(due)
+
+    def lease(self, leases: list[records.Due]) -> None:
+        self._join_unknown(leases[0].reader)
+        super().lease(leases)
+
+    def _join_unknown(self, number: int) -> None:
+        if number not in self.due and number not in self._dropped:
+            self.join(number, records.Kind.QUEUE, 0)  # its READER is lost
 
     def pass_checkpoint(self, passed: records.Checkpoint) -> None:
         """Pass a CHECKPOINT that is not the last, with everything before it complete."""

@@ -17,7 +17,7 @@ from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import ID_MAX
 
 MAGIC: Final = b"KESTRELJ"
-VERSION: Final = 3  # the newest that is read; 1 is written unless more is needed
+VERSION: Final = 4  # the newest that is read; 1 is written unless more is needed
 SUFFIX: Final = ".seg"
 FOLDER_SUFFIX: Final = ".journal"  # of the folder with a queue's segments
 TORN_MARK: Final = ".torn-"

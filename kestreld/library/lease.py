@@ -8,7 +8,7 @@ from weakref import ref
 
 from kestreld import checks
 from kestreld.clock import Clock
-from kestreld.errors import KestrelError, LeaseLost
+from kestreld.errors import JournalFailed, KestrelError, LeaseLost
 from kestreld.library.futures import CommitFuture
 from kestreld.library.handover import hand_over
 from kestreld.library.item import QItem
@@ -149,11 +149,18 @@ class Lease:
         self._beat = worker.at(Clock().monotonic_ms + max(self._lease_ms // BEATS, 1), beat)
 
     def _beat_once(self) -> None:
-        """Extend the lease, on the worker. If it is lost, its holder learns that at the end."""
-        with suppress(KestrelError):
-            if self._reading.with_lease(
-                lambda reader, _: self._is_beating and leases.extend(reader, self.token, self._lease_ms), self.token
-            )[0]:
+        """Extend the lease, on the worker. If it is lost, its holder learns that at the end.
+
+        A disk that takes nothing ends no lease: it goes on in memory.
+        """
+        with suppress(KestrelError):  # the queue has stopped
+            try:
+                is_good, _ = self._reading.with_lease(
+                    lambda reader, _: self._is_beating and leases.extend(reader, self.token, self._lease_ms), self.token
+                )
+            except JournalFailed:
+                is_good = self._is_beating
+            if is_good:
                 self._beat_on()
 
     def _stop_beating(self) -> None:

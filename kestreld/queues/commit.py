@@ -2,8 +2,9 @@
 
 Each dirty queue is written in one piece, before any reply that depends on it is sent. With `sync_journal: true` those
 replies also wait for a sync in a thread. A queue has at most one commit in such a sync: changes made meanwhile gather
-under the next `PendingCommit` and are written when the sync ends, so a failure always undoes the journal's tail. A
-failed sync is never retried, since the kernel reports a lost page only once.
+under the next `PendingCommit` and are written when the sync ends, so a failure always undoes the journal's tail. Only
+leases are written meanwhile, behind the commit: no reply waits for their sync, and what a failure cuts off with it is
+written again. A failed sync is never retried, since the kernel reports a lost page only once.
 
 A dirty queue is in `GroupCommit.dirty`, or gathers behind a sync whose end adds it. Each observer of a commit is called
 exactly once: when it is on disk or needs no write, or after it was undone in memory. Within a turn that waits for the
@@ -137,7 +138,7 @@ class Committed(Holding):
     """A queue family as the commit at the end of a turn sees it."""
 
     __slots__ = (
-        "clock", "commit_group", "dirty", "journal", "moving", "name", "report", "roll_wanted",
+        "clock", "commit_group", "dirty", "journal", "leasing", "moving", "name", "report", "roll_wanted",
         "segment_bytes_max", "stopped", "sync", "sync_ms",
     )  # fmt: skip
 
@@ -156,6 +157,7 @@ class Committed(Holding):
         self.commit_group = commit
         self.report = report
         self.dirty = False
+        self.leasing = False  # leases were granted or extended since the last commit
         self.moving = False  # items have left for other queues since the last commit
         self.stopped: JournalCorrupt | None = None
         self.sync_ms: int | None = None  # None = left to the kernel, 0 = before every reply, else within this time
@@ -168,6 +170,25 @@ class Committed(Holding):
         if not self.dirty:
             self.commit_group.dirty.append(self)
             self.dirty = True  # last: a queue that is dirty but not in the group would never be written again
+
+    def mark_leased(self) -> None:
+        """Have the leases that are granted now written at the end of the turn. No sync is planned for that."""
+        if not (self.dirty or self.leasing):
+            self.commit_group.dirty.append(self)
+        self.leasing = True
+
+    def expect_leases(self) -> None:
+        """Prepare the journal, before a commit, for the leases that are written behind it."""
+
+    def repeat_leases(self) -> None:
+        """Have leases written again that came behind the commit being synced: a segment begins with that."""
+
+    def commit_leases(self) -> bool:
+        """Write unwritten leases of items whose PUT is written. What the disk refuses is left to the next segment.
+
+        False if they wait for the sync under way, as they need a new segment.
+        """
+        return True
 
     @property
     def pending_commit(self) -> PendingCommit | None:
@@ -260,7 +281,7 @@ class GroupCommit:
         self.moving: list[Committed] = []  # queues with items moved to queues whose commits are not on disk yet
         self.pending_commits = 0  # number of commits not yet on disk
         self._untold: list[tuple[CommitObserver, JournalFailed | None]] = []  # released since `tell`
-        self._is_running = False
+        self._is_starting = False  # syncs, within `run`
         self.together = False  # one sync of the file system instead of several of journals
         self.pending_syncs: list[PendingSync] = []  # syncs to start in this run
         self.syncs = 0
@@ -272,21 +293,27 @@ class GroupCommit:
         """Commit every dirty queue. Failures are in `failed` until the next run."""
         if self.failed or self._failed_already:
             self.failed, self._failed_already = self._failed_already, {}
-        self._is_running = True
         dirty, self.dirty = self.dirty, []
         for queue in dirty:
             if queue.sync.syncing_commit is not None:
+                if queue.leasing:
+                    queue.expect_leases()
+                    if not queue.commit_leases():
+                        queue.dirty = True  # their replies wait for the commit after it
                 if queue.dirty:  # a queue that left a failed segment in this turn is listed twice
                     self._gather(queue)
+            elif queue.leasing:
+                self._commit_leasing(queue)
             else:
                 self._commit(queue)
             if queue.moving and queue not in self.moving:
                 self.moving.append(queue)
         if self.pending_syncs:
+            self._is_starting = True
             self._start_syncs()
+            self._is_starting = False
         if self.moving:
             self._settle_moves(self.moving)
-        self._is_running = False
         if self._untold:
             self.tell()
 
@@ -295,6 +322,24 @@ class GroupCommit:
         untold, self._untold = self._untold, []
         for observer, failure in untold:
             observer.released(failure)
+
+    def _commit_leasing(self, queue: Committed) -> None:
+        if queue.dirty:
+            queue.expect_leases()
+            self._commit(queue)
+        if queue.leasing:
+            queue.commit_leases()
+            if queue.sync_ms == 0 and queue.is_idle:
+                self._roll_if_full(queue)
+
+    def _roll_if_full(self, queue: Committed) -> None:
+        """Roll a synced queue that leases have filled: once these are on disk, as of two segments one may be lost."""
+        journal = queue.journal
+        if journal is None or not journal.segments or journal.failed is not None:
+            return
+        if queue.wants_segment(journal):
+            queue.sync.write_at(journal.live.number, journal.live.used_bytes)
+            self._plan_sync(queue, journal, roll=True)
 
     def _commit(self, queue: Committed) -> None:
         try:
@@ -305,6 +350,8 @@ class GroupCommit:
         if queue.journal is not None and queue.journal.segments:
             self._plan(queue, queue.journal)
         if queue.sync.pending_commit is not None and queue.sync.syncing_commit is None:
+            if queue.leasing:
+                queue.commit_leases()  # replies may wait for them
             self._release(queue.sync.drop_latest(), None)  # nothing was written after all, or the queue was deleted
 
     def _gather(self, queue: Committed) -> None:
@@ -369,7 +416,7 @@ class GroupCommit:
         gathering = queue.sync.drop_gathering()
         if gathering is not pending_sync:
             self._release(gathering, failure)
-        self._is_running = False
+        self._is_starting = False
         self.tell()
 
     def settle(self, queue: Committed) -> None:
@@ -401,6 +448,8 @@ class GroupCommit:
                 raise journal.failed
             if queue.sync_ms == 0:
                 self._settle_sync(queue, queue.sync.drop_latest())
+        if queue.leasing:
+            queue.commit_leases()
 
     def _fail_already(self, queue: Committed, failure: JournalFailed) -> None:
         """Record that the queue's changes in this turn were undone, so that its end reports the failure."""
@@ -460,7 +509,9 @@ class GroupCommit:
             fd = journal.borrow()
         except OSError as error:
             must_be_the_systems(error)
+            self._is_starting = True
             self._sync_finished(queue, journal, pending_commit, error)
+            self._is_starting = False
             return
         number, used_bytes, sync = journal.live.number, journal.live.used_bytes, journal.commit_sync(fd)
 
@@ -508,6 +559,7 @@ class GroupCommit:
 
     def _roll(self, queue: Committed, journal: Journal, checkpoint: Checkpoint) -> None:
         """Begin the next segment before the gathered changes are written. Its CHECKPOINT is synced with them."""
+        queue.repeat_leases()
         try:
             queue.start_segment(journal, checkpoint)
         except JournalFailed as failure:
@@ -547,6 +599,8 @@ class GroupCommit:
             return
         if error is None:
             queue.commit_synced()
+            if queue.leasing:
+                queue.commit_leases()  # replies may wait for them
             if queue.sync.pending_commit is pending_commit:
                 queue.sync.drop_latest()
             self._release(pending_commit, None)
@@ -558,7 +612,7 @@ class GroupCommit:
                 self._release(pending_commit, failure)
         if self.moving:
             self._settle_moves(self.moving)
-        if not self._is_running:
+        if not self._is_starting:
             self.tell()
         if queue.dirty and queue not in self.dirty:
             self.dirty.append(queue)

@@ -16,11 +16,12 @@ from kestreld.queues.queue import Queue
 from kestreld.queues.slices import WAITS, Slices, Work
 
 COMPACT_AGAIN_MS: Final = 60_000
+GO_BACK_AT_ONCE: Final = 16  # of thousands of journals, as each compaction has a file open
 SYNC_BYTES: Final = 8 * 1024 * 1024  # of the copy: one large sync would hold up all other writes
 
 
 class Compactor:
-    """Compacts the journals of a collection. `roll` begins a segment if it can."""
+    """Compacts the journals of a collection. `roll` begins a segment if it can, `sync_journal` starts a sync."""
 
     def __init__(
         self,
@@ -28,6 +29,7 @@ class Compactor:
         slices: Slices,
         roll: Callable[[Queue, Journal], bool],
         drop_dead: Callable[[Queue], None],
+        sync_journal: Callable[[Queue], object],
     ) -> None:
         self._collection = collection
         self._files = collection.files
@@ -37,9 +39,16 @@ class Compactor:
         self._compacting: dict[Queue, Work | None] = {}  # with the work left in slices; None = none
         self._roll = roll
         self._drop_dead = drop_dead
+        self._sync_journal = sync_journal
 
     def compact_if_due(self, queue: Queue, journal: Journal) -> None:
-        """Apply Kestrel's second rule: the journal is many times its size, and the queue's contents less than one."""
+        """Apply Kestrel's second rule: the journal is many times its size, and the queue's contents less than one.
+
+        A journal that is to have no leases any more is compacted in any case, for older servers to read it.
+        """
+        if queue.is_ahead(journal):
+            self._go_back(queue, journal)
+            return
         size_max = queue.segment_bytes_max
         # Half-way to the limit: items flow on meanwhile, and of small segments many are filled during a sync.
         start_at = size_max * queue.segments_max // 2
@@ -57,8 +66,18 @@ class Compactor:
         if queue.holds_back:  # a week's segments may be needed for a few items each
             is_worth_it = is_worth_it or pinned_bytes > 2 * record_bytes + start_at
         if is_worth_it and not journal.is_crowded:
-            work = self._compacting[queue] = self._compact(queue, journal)
-            self._slices.take_on(work)
+            self._begin(queue, journal)
+
+    def _go_back(self, queue: Queue, journal: Journal) -> None:
+        is_possible = queue.stopped is None and journal.failed is None and not journal.is_crowded
+        is_time = self._clock.monotonic_ms >= journal.compact_again_at_ms
+        is_free = len(self._compacting) < GO_BACK_AT_ONCE and not (self.is_compacting(queue) or journal.retiring)
+        if is_possible and is_time and is_free:
+            self._begin(queue, journal)
+
+    def _begin(self, queue: Queue, journal: Journal) -> None:
+        work = self._compacting[queue] = self._compact(queue, journal)
+        self._slices.take_on(work)
 
     def is_compacting(self, queue: Queue) -> bool:
         """True while a compaction runs. False if the turn that should have begun it was interrupted."""
@@ -152,6 +171,9 @@ class Compactor:
         while journal.live.number == number and self._may_compact(queue, journal):
             if not queue.is_idle:
                 yield WAITS  # a synced queue may never be seen idle: its next commit rolls
+            elif queue.sync_ms == 0 and journal.unsynced and journal.grown_bytes():
+                self._sync_journal(queue)  # it has leases: of two segments not on disk one may be lost
+                yield WAITS
             elif not self._roll(queue, journal):
                 journal.compact_not_before(self._clock.monotonic_ms + COMPACT_AGAIN_MS)
                 break

@@ -121,7 +121,8 @@ class Family(Committed):
         if journal.segments:
             try:
                 self.commit_group.settle(self)
-                self.start_segment(journal, self.checkpoint())
+                if journal.live_version < version:  # leases may have begun one
+                    self.start_segment(journal, self.checkpoint())
             except JournalFailed as failure:
                 self.review_next_put()
                 self.report(f"{self.name}: {failure}")

@@ -2,21 +2,22 @@
 
 An item is *later* until its time comes, then *ready*: delivered before the items in the window, lowest id first.
 It is *out* while it is at the window's front, open, or done by a commit that is not written yet. An id is in at most
-one of `later`, `ready` and `out`; `failed` is a subset of `later`; ids in `leases` are open reads. A running lease is
-not journaled, so it costs no more than an open read.
+one of `later`, `ready` and `out`; `failed` is a subset of `later`; ids in `leases` are open reads. The commit of a turn
+writes the leases that the turn has granted or extended (`unwritten_leases`); then their items are out, too.
 
-The journal has a DUE record of each held item, because a CHECKPOINT that lists a million would have 16 MB: it has only
-their number, and the id from which startup must look for them. It does list `unnoted` items, which no written DUE
+The journal has a DUE or LEASE record of each held item, because a CHECKPOINT that lists a million would have 16 MB: it
+has only their number, and the id from which startup must look for them. It does list `unnoted` items, which no such
 record is about. Done items stay in `forgotten` until their commit is on disk, so that its failure brings them back.
 
 This is bookkeeping only: reader_due_items.py decides what to do with an item. All times are on the monotonic clock.
 """
 
 import struct
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Iterable, KeysView
 from heapq import heappop, heappush
 from typing import Final
 
+from kestreld.journal.records import holder_name
 from kestreld.queues.agenda import Agenda, Scheduled
 from kestreld.queues.item import ITEM_HEADER_BYTES
 from kestreld.queues.sharded import DROPPED_AT_ONCE, ShardedDict, ShardedHeap
@@ -33,19 +34,36 @@ ATTEMPT_MAX: Final = 0xFFF
 MOVED_MAX: Final = 1000  # beyond it the oldest is forgotten
 BEGUN_MAX: Final = 8192  # leases not sorted by time yet: most are over before they would be
 TURNS_MAX: Final = 100_000  # beyond it the oldest is forgotten
+LEAP: Final = 1024  # so many attempts of an item are passed over at most for each start
 
 
 class Lease:
     """Holder of an item and end of the lease. `attempt` is in the token; -1 = an open read with a time limit."""
 
-    __slots__ = ("attempt", "ends_at_ms", "holder", "lost", "since_ms", "token")
+    __slots__ = ("attempt", "ends_at_ms", "extended", "holder", "lost", "since_ms", "token")
 
     attempt: int
     token: int  # 0 = not presented since the server started
     since_ms: int
     ends_at_ms: int
-    holder: str  # address of the client that took it
+    extended: int  # how often, since it was taken or the server started
+    holder: str  # address of the client that took it, with the name that it gave before it: NAME/ADDRESS
     lost: Callable[[], None] | None  # called when the lease has expired
+
+    @property
+    def name(self) -> str:
+        """The name that the holder gave, or its address."""
+        return holder_name(self.holder)
+
+    @property
+    def client(self) -> str:
+        """The address of the client that took it."""
+        return self.holder.rpartition("/")[2]
+
+    @property
+    def is_seen(self) -> bool:
+        """False if nobody has presented the lease's token since the restart that it has outlived."""
+        return self.token != 0
 
 
 def lease_of(
@@ -59,7 +77,7 @@ def lease_of(
     """Make a Lease. `begin_lease` repeats this inline, because a constructor would double its cost."""
     made = Lease()
     made.attempt, made.since_ms, made.ends_at_ms, made.holder, made.lost = attempt, since_ms, ends_at_ms, holder, lost
-    made.token = token
+    made.token, made.extended = token, 0
     return made
 
 
@@ -68,10 +86,11 @@ class Held(Scheduled):
 
     __slots__ = (
         "_agenda", "_begun", "_confirmed", "_confirmed_in_flight", "_dropped", "_dropped_before", "_dropped_ids",
-        "_due", "_left", "_lowest", "_most_turns", "_moved", "_next_attempt", "_ready_ids", "_times", "counted",
-        "data_bytes", "expired_leases", "failed", "fed", "first_attempt", "forgotten", "forgotten_turns", "highest",
-        "late_confirms", "later", "leased", "leases", "memory_bytes", "noted_leases", "out", "owner", "owner_key",
-        "ready", "ready_bytes", "settling", "turns", "unnoted",
+        "_due", "_from_before", "_has_written", "_left", "_lowest", "_most_turns", "_moved", "_next_attempt",
+        "_ready_ids", "_times", "counted", "data_bytes", "expired_leases", "failed", "fed", "first_attempt",
+        "forgotten", "forgotten_turns", "highest", "late_confirms", "later", "leased", "leases", "memory_bytes",
+        "out", "owner", "owner_key", "ready", "ready_bytes", "settling", "turns", "unnoted", "unwritten_leases",
+        "writes_leases", "written_leases",
     )  # fmt: skip
 
     def __init__(self, agenda: Agenda, due: Callable[[int, bool], None], first_attempt: int) -> None:
@@ -86,7 +105,10 @@ class Held(Scheduled):
         self.leased = 0  # number of `leases` without open reads that have a time limit
         self.counted: set[int] = set()  # leases resumed after their failure was counted: it is counted once
         self.unnoted: set[int] = set()  # held ids that no written DUE record is about
-        self.noted_leases: dict[int, int] = {}  # out, leased at a stop by a DUE record: its `lease`
+        self.writes_leases = False  # the journal gets a LEASE record of each
+        self.unwritten_leases: list[int] = []  # granted or extended since the last commit; some are over
+        self._has_written = False  # some LEASE records; they count also when no more are written
+        self.written_leases: list[int] = []  # by the last write, or by commits that are not on disk yet, or behind them
         self.failed: ShardedDict[int, bool] = ShardedDict()  # later items that are being retried
         self.data_bytes = 0  # of later and ready items
         self.ready_bytes = 0  # of ready items
@@ -96,6 +118,7 @@ class Held(Scheduled):
         self.forgotten_turns: dict[int, int] = {}  # `turns` of items that are done by such a commit
         self._begun: list[int] = []  # leased lately and not in `_times` yet; some leases are over
         self.turns: dict[int, int] = {}  # id -> how often the item came back since its first lease
+        self._from_before: set[int] = set()  # items leased before the start, and not since
         self._moved: dict[int, int] = {}  # latest items that failed and moved away: the token that said so
         self._confirmed: list[int] = []  # leased items confirmed since the last commit,
         self._confirmed_in_flight: list[int] = []  # and by a commit that is not on disk yet
@@ -332,10 +355,23 @@ class Held(Scheduled):
         self.leased += lease.attempt >= 0
         self._plan(lease.ends_at_ms, one)
 
+    def resume(self, one: int, lease: Lease) -> None:
+        """Have a lease of before the start go on, of which the journal has a record. `fall_due` comes next."""
+        self.out[one] = lease.ends_at_ms
+        self.leases[one] = lease
+        self.leased += 1
+        self._begun.append(one)
+        if self.writes_leases:
+            self.highest = max(self.highest, one)
+        else:
+            self._look_for(one)
+
     def begin_lease(self, one: int, now_ms: int, lease_ms: int, holder: str, lost: Callable[[], None] | None) -> Lease:
         """`lease` written inline, for the next attempt at an item. The caller adds the token."""
         ends_at_ms, attempt = now_ms + lease_ms, self._next_attempt
         if self.turns:
+            if self._from_before and one in self._from_before:
+                self._leap(one)
             attempt += self.turns.get(one, 0)
         attempt &= ATTEMPT_MAX
         made = self.leases[one] = Lease()
@@ -344,9 +380,11 @@ class Held(Scheduled):
         made.ends_at_ms = ends_at_ms
         made.holder = holder
         made.lost = lost
-        made.token = 0
+        made.token = made.extended = 0
         self.leased += 1
         self._begun.append(one)
+        if self.writes_leases:
+            self.unwritten_leases.append(one)
         if len(self._begun) >= BEGUN_MAX:
             self._plan_begun()
         if self.due_at_ms < 0 or ends_at_ms < self.due_at_ms:
@@ -362,17 +400,62 @@ class Held(Scheduled):
                 self._times.push(one, lease.ends_at_ms << _ID_BITS | one)
 
     def extend(self, one: int, ends_at_ms: int) -> None:
-        self.leases[one].ends_at_ms = ends_at_ms
+        lease = self.leases[one]
+        lease.ends_at_ms = ends_at_ms
+        lease.extended += 1
         self._plan(ends_at_ms, one)
+        if self.writes_leases:
+            self.unwritten_leases.append(one)
+
+    def is_leased(self, one: int) -> bool:
+        """True if the item is leased, not merely open with a time limit."""
+        lease = self.leases.get(one)
+        return lease is not None and lease.attempt >= 0
+
+    def wrote_leases(self, leased: list[int], *, may_be_undone: bool) -> None:
+        """Record that LEASE records of these items are about to be written; with `may_be_undone` a sync may fail."""
+        self.written_leases = self.written_leases + leased if may_be_undone else leased
+        self._has_written = True
+        self.highest = max(self.highest, *leased)
+
+    def undo_written_leases(self) -> None:
+        """Have LEASE records written again that were not written, or that a failed sync may have lost."""
+        lost, self.written_leases = self.written_leases, []
+        for one in lost:
+            if self.has(one):
+                self.unnoted.add(one)
+            if self.writes_leases and self.is_leased(one):
+                self.unwritten_leases.append(one)
+
+    def repeat_leases(self) -> None:
+        """Have leases written once more whose commits are not on disk yet, or that came behind them."""
+        self.unwritten_leases += [one for one in self.written_leases if self.is_leased(one)]
+
+    def go_on_from(self, one: int, attempt: int, *, is_over: bool) -> None:
+        """Set the attempt number of an item's lease of before a start, which runs or `is_over`."""
+        self._count_turn(one, (attempt + is_over - self._next_attempt) & ATTEMPT_MAX or ATTEMPT_MAX + 1)
+        self._from_before.add(one)
+
+    def _leap(self, one: int) -> None:
+        """Pass over attempts, as the start may have followed a power cut that took the records of the latest ones."""
+        self._from_before.discard(one)
+        self._count_turn(one, self.turns.get(one, 0) + self.first_attempt % LEAP)
 
     def end_lease(self, one: int) -> None:
         """Record that an item comes back, from a lease or an open read: earlier tokens are no longer valid."""
         if self.leases and (lease := self.leases.pop(one, None)) is not None and lease.attempt >= 0:
             self.leased -= 1
             self.counted.discard(one)
-        elif one not in self.turns:
-            return
-        self._count_turn(one, self.turns.pop(one, 0) + 1)
+            # Not one more than before: the attempt may have ended then, and was taken up again.
+            self.turns.pop(one, None)
+            self._count_turn(one, (lease.attempt + 1 - self._next_attempt) & ATTEMPT_MAX or ATTEMPT_MAX + 1)
+        elif one in self.turns:
+            self._count_turn(one, self.turns.pop(one) + 1)
+
+    def revoke(self, one: int) -> None:
+        """Have the token of a lease that is about to end not be valid afterwards, even while the item waits."""
+        lease = self.leases[one]
+        lease.attempt = (lease.attempt + 1) & ATTEMPT_MAX
 
     def confirm_lease(self, one: int) -> None:
         """End the lease of an item that is done, as the next commit will say."""
@@ -388,6 +471,8 @@ class Held(Scheduled):
         """Treat items as not done that were confirmed by commits which failed or were never made."""
         for one in [*self._confirmed_in_flight, *self._confirmed]:
             self._count_turn(one, self.turns.pop(one, 0) + 1)
+            if one in self.out:
+                self._look_for(one)
         self._confirmed, self._confirmed_in_flight = [], []
 
     def _count_turn(self, one: int, turns: int) -> None:
@@ -432,7 +517,11 @@ class Held(Scheduled):
 
     def lowest(self) -> int:
         """An id that no held item is below, nearly always the lowest of them; 0 = nothing is held."""
-        return self._lowest.first() or 0
+        lowest = self._lowest.first() or 0
+        if self.leases and (self.writes_leases or self._has_written):
+            first_leased = min(self.leases)  # they are not in `_lowest`, which would cost each of them more
+            return min(lowest, first_leased) if lowest else first_leased
+        return lowest
 
     def cost_bytes(self) -> int:
         """Approximate bytes of memory used."""
@@ -446,17 +535,34 @@ class Held(Scheduled):
         """True if the item has left the waiting set and its DUE records are complete."""
         return one in self.out and one not in self.unnoted
 
-    def described(self) -> set[int]:
-        """Ids for which `is_described` is true."""
-        return self.out.keys() - self.unnoted
+    def described_of(self, ids: KeysView[int]) -> Collection[int]:
+        """Those of the ids for which `is_described` is true."""
+        if not self.unnoted and ids <= self.out.keys():
+            return ids
+        return (ids & self.out.keys()) - self.unnoted
 
     def go_out(self, one: int) -> None:
         """Move a later or ready item out: it is about to be delivered or leased, or is done."""
         self.out[one] = self.due_of(self.leave(one))
 
+    def forget_for_good(self, ids: Iterable[int], fresh: int) -> list[int]:
+        """Forget items whose DONE is written and cannot be undone; those from `fresh` on that were out are returned."""
+        out, turns, unnoted, passed = self.out, self.turns, self.unnoted, []
+        for one in ids:
+            if out.pop(one, None) is not None:
+                if unnoted:
+                    unnoted.discard(one)
+                if one >= fresh:
+                    passed.append(one)
+            if turns:
+                turns.pop(one, None)
+                self._from_before.discard(one)
+        return passed
+
     def forget(self, one: int) -> bool:
         """Forget an item whose DONE is written; True if it was out."""
         turns = self.turns.pop(one, 0)
+        self._from_before.discard(one)
         if turns:
             self.forgotten_turns[one] = turns
             self.settling = True
@@ -491,12 +597,12 @@ class Held(Scheduled):
         if self._confirmed_in_flight:
             self._confirmed_in_flight = []
         if self.forgotten:
-            for one in self.forgotten if self.noted_leases else ():
-                self.noted_leases.pop(one, None)
             self.forgotten = {}
         if self.forgotten_turns:
             self.forgotten_turns = {}
         self.settling = bool(self._confirmed)
+        if self.written_leases:
+            self.written_leases = []
 
     def drop_waiting(self, kept: Collection[int] = ()) -> None:
         """Drop every later and ready item, and those out except `kept`."""
@@ -541,6 +647,7 @@ class Held(Scheduled):
         held._next_attempt = self._next_attempt + self._most_turns + 1
         held.expired_leases, held.late_confirms = self.expired_leases, self.late_confirms
         held._moved = self._moved
+        held.writes_leases, held._has_written = self.writes_leases, self._has_written
         held.highest = self.highest
         if elsewhere is not None:
             for one in {*self.later, *self.ready}:
@@ -553,6 +660,8 @@ class Held(Scheduled):
         for one, lease in self.leases.items():
             if one in opened:
                 held.lease(one, lease)
+                if self.writes_leases:
+                    held.unwritten_leases.append(one)
                 if one in self.counted:
                     held.counted.add(one)
         held._left, held._dropped = self._left, [*self._dropped, self.later, self.ready]

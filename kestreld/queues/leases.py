@@ -32,7 +32,7 @@ TOKEN_END: Final = 1 << 63
 
 
 def lease(reader: Reader, now_ms: int, lease_ms: int, holder: str) -> tuple[int, bytes] | None:
-    """Lease the head item to `holder`, an address: token and record. None if nothing waits. Raises JournalCorrupt."""
+    """Lease the head item to `holder`: token and record. None if nothing waits. Raises JournalCorrupt."""
     found = reader.open_read(now_ms)
     if found is None:
         return None
@@ -77,10 +77,13 @@ def confirm(reader: Reader, token: int) -> bool:
     return bool(one)
 
 
-def extend(reader: Reader, token: int, lease_ms: int) -> bool:
-    """Extend the lease to `lease_ms` from now. False if the token is not valid. Raises JournalCorrupt."""
+def extend(reader: Reader, token: int, lease_ms: int, holder: str = "") -> bool:
+    """Extend the lease to `lease_ms` from now; one that had ended is `holder`'s from then on.
+
+    False if the token is not valid. Raises JournalCorrupt.
+    """
     found = _find(reader, token)
-    if found is None or not _take_up(reader, found, token):
+    if found is None or not (found.is_leased or _take_up(reader, found, token, holder)):
         return False
     reader.extend_lease(found.item, lease_ms)
     return True
@@ -156,14 +159,14 @@ def _find(reader: Reader, token: int) -> _Found | None:
     return _Found(one, False, is_counted or one in held.later, is_counted)
 
 
-def _take_up(reader: Reader, found: _Found, token: int) -> bool:
+def _take_up(reader: Reader, found: _Found, token: int, holder: str = "") -> bool:
     """Lease a waiting item by its token again. False if it does not wait. Raises JournalCorrupt."""
     if found.is_leased:
         return True
     if reader.pull_out(found.item) is None:
         return False
     held, now_ms = reader.held_items(), reader.queue.clock.monotonic_ms
-    held.lease(found.item, lease_of(token & ATTEMPT_MAX, now_ms, now_ms, "", token=token))
+    held.lease(found.item, lease_of(token & ATTEMPT_MAX, now_ms, now_ms, holder, token=token))
     if found.is_counted:
         held.counted.add(found.item)
     return True

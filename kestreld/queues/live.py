@@ -14,6 +14,7 @@ from kestreld.journal.journal import Journal
 from kestreld.journal.records import (
     DUE_RECORD_BYTES,
     FRAME_BYTES,
+    LEASES_VERSION,
     TYPE_OFFSET,
     Due,
     Key,
@@ -40,6 +41,7 @@ PAUSE_BYTES: Final = 256 * 1024  # of unwanted items, after which a search pause
 PASSED_COST_BYTES: Final = 1024  # cost of passing over an item, as bytes
 RUN_BYTES: Final = 64 * 1024  # read in one step: less than half a millisecond
 
+Describe = Callable[[int, bytes], bytes]  # `due_records` of an item with its PUT record
 Numbered = tuple[int, bytes | None]  # id and PUT record; without one, a pause
 
 
@@ -68,7 +70,8 @@ def live_parts(queue: Queue, end_id: int) -> Iterator[Part | None]:
             sources.append(_on_disk(queue, reader.next_unread, end_id, partial(_wanted, reader, list(reader.skip))))
     sources.extend([_on_disk(queue, stream.head, end_id, _anything) for stream in queue.streams.values()])
     others = _Others(merge(*sources, key=_id_of), end_id)
-    held_back = _held_back(queue, held, others, end_id)
+    describe = partial(due_records, queue, queue.journal.live_version if queue.journal is not None else 1)
+    held_back = _held_back(queue, held, others, end_id, describe)
     part = next(held_back, None)
     last = 0
     while True:
@@ -87,7 +90,7 @@ def live_parts(queue: Queue, end_id: int) -> Iterator[Part | None]:
                 part = next(held_back, None)
             if found != last:
                 last = found
-                yield Part(found, record + due_records(queue, found, record) if needs_notes else record, 1)
+                yield Part(found, record + describe(found, record) if needs_notes else record, 1)
 
 
 class _Others:
@@ -102,7 +105,7 @@ class _Others:
         self.first = next(self._numbered, self._end)
 
 
-def _held_back(queue: Queue, held: list[Held], others: _Others, end_id: int) -> Iterator[Part]:
+def _held_back(queue: Queue, held: list[Held], others: _Others, end_id: int, describe: Describe) -> Iterator[Part]:
     """Items held back at the first step. One that `others` have as well may be missing."""
     first = min([one for one in map(Held.lowest, held) if one], default=0)
     end = min(end_id, max([one.highest for one in held], default=0) + 1)
@@ -113,13 +116,15 @@ def _held_back(queue: Queue, held: list[Held], others: _Others, end_id: int) -> 
     segment = journal.segment(journal.position_before(first)[0])
     following = journal.after(segment.number)
     if segment.compacted and following is not None and len(holders) == 1 and not queue.origins:
-        yield from _as_they_stand(holders[0], journal, segment, first, others)
+        yield from _as_they_stand(holders[0], journal, segment, first, others, describe)
         first = max(first, following.first_id)
     for found, record in _on_disk(queue, first, end, partial(_was_held, held)):
-        yield _described(queue, found, record) if record is not None else Part(found, b"", 0)
+        yield Part(found, record + describe(found, record), 1) if record is not None else Part(found, b"", 0)
 
 
-def _as_they_stand(reader: Reader, journal: Journal, segment: Segment, first: int, others: _Others) -> Iterator[Part]:
+def _as_they_stand(
+    reader: Reader, journal: Journal, segment: Segment, first: int, others: _Others, describe: Describe
+) -> Iterator[Part]:
     """Held items of a compacted segment, in runs copied unchanged while their DUE records are still correct.
 
     With a million held items this loop takes most of a compaction's time, so it checks nothing else.
@@ -159,7 +164,8 @@ def _as_they_stand(reader: Reader, journal: Journal, segment: Segment, first: in
                 run = 0
             kind, put_end = journal.check(chunk, at, segment.number, offset)
             if kind == Type.PUT and held.holds_since_tracked(found := item_id(chunk[at:put_end])):
-                yield _described(queue, found, chunk[at:put_end])
+                record = chunk[at:put_end]
+                yield Part(found, record + describe(found, record), 1)
             at = put_end
         if run:
             yield Part(run_id, chunk[start:at], run)
@@ -168,12 +174,11 @@ def _as_they_stand(reader: Reader, journal: Journal, segment: Segment, first: in
         offset += at
 
 
-def _described(queue: Queue, found: int, record: bytes) -> Part:
-    return Part(found, record + due_records(queue, found, record), 1)
+def due_records(queue: Queue, version: int, found: int, record: bytes) -> bytes:
+    """Records that a compacted segment has beside an item: its ORIGIN, and a DUE for each reader that holds it.
 
-
-def due_records(queue: Queue, found: int, record: bytes) -> bytes:
-    """Records that a compacted segment has beside an item: its ORIGIN, and a DUE for each reader that holds it."""
+    In a segment of a `version` that has LEASE records, that of a lease whose holder has a name is there, too.
+    """
     notes = b""
     if queue.origins and (origin := queue.origins.get(found)) is not None:
         notes = origin_record(origin)
@@ -183,13 +188,15 @@ def due_records(queue: Queue, found: int, record: bytes) -> bytes:
             continue
         wall_ms = queue.clock.wall_ms
         due_wall_ms = max(wall_ms + due_at_ms - queue.clock.monotonic_ms, 0)
-        why, lease = Why.DELAYED, 0
+        why, lease = Why.DELAYED, reader.lease_in_records(found)
         if held.failed and found in held.failed:
             why = Why.FAILED
-        elif held.noted_leases and found in held.noted_leases:
-            why, lease = Why.LEASED, held.noted_leases[found]
+        elif held.leases and held.is_leased(found):
+            why = Why.LEASED
         size, attempts = len(record) - ITEM_HEADER_BYTES, reader.retries.get(found, 0)
         notes += due_record(Due(reader.number, why, found, wall_ms, due_wall_ms, size, attempts, lease))
+        if why == Why.LEASED and version >= LEASES_VERSION:
+            notes += reader.lease_copy(found)
     return notes
 
 

@@ -31,9 +31,10 @@ class Maintenance:
         self._slices = slices
         self._round: Work | None = None
         self.retirement = DeadSegments(collection, slices, self.is_compacting)
-        self._compactor = Compactor(collection, slices, self._roll, self.retirement.drop_dead)
+        self._compactor = Compactor(collection, slices, self._roll, self.retirement.drop_dead, self.sync)
         self._getting_marked: Journal | None = None  # the journal last synced for its marker alone
         self._memory_reported_at_ms = -REPORT_EVERY_MS
+        self._is_going_back = False  # journals had leases in the previous round, and are to have none
         self._gone_on: list[Queue] = []  # queues that continued after a full disk, in the previous round
         for queue in collection.families.values():
             self.retirement.drop_dead(queue)  # segments that a compaction had replaced when the server stopped
@@ -169,6 +170,7 @@ class Maintenance:
     def round(self) -> Work:
         """Look after each family once, one per step: files that are gone, dead segments, memory; then the trash."""
         full: list[Queue] = []
+        has_one_ahead = False
         for queue in list(self._collection.families.values()):
             journal = queue.journal
             if journal is not None and journal.failed is not None and journal.failed.disk_full:
@@ -176,7 +178,9 @@ class Maintenance:
             if journal is not None and (problem := journal.look()) is not None:
                 queue.review_next_put()
                 self._report(f"{queue.name}: {problem}; puts are refused until a reload or a restart")
-            if journal is not None and (len(journal.segments) > 1 or journal.leftover):
+            is_ahead = journal is not None and queue.is_ahead(journal)
+            has_one_ahead = has_one_ahead or is_ahead
+            if journal is not None and (len(journal.segments) > 1 or journal.leftover or is_ahead):
                 if journal.checkpoint_synced:
                     self.retirement.drop_dead(queue)
                 else:
@@ -190,10 +194,19 @@ class Maintenance:
             yield None
             while queue.free_dropped():
                 yield None
+        if has_one_ahead or self._is_going_back:
+            self._go_back(has_one_ahead)
         if self._collection.memory.is_short:
             self._report_memory()
         yield from self._try_full_disk(full)
         yield from self._collection.trash.expire()
+
+    def _go_back(self, has_one_ahead: bool) -> None:
+        """Report once no journal has leases, after some had them although they are not to."""
+        journals = [queue.journal for queue in self._collection.families.values() if queue.journal is not None]
+        self._is_going_back = has_one_ahead or any(journal.leftover for journal in journals)
+        if not (self._is_going_back or any(journal.had_leases for journal in journals)):
+            self._report("journal_leases is off: no journal has leases any more, and an older kestreld reads them all")
 
     def _try_full_disk(self, full: list[Queue]) -> Work:
         """Check whether a full disk has space again, first for queues that were not tried for longest."""

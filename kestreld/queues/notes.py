@@ -47,6 +47,12 @@ class Note:
     def for_one(self, reader: Holder) -> "Note":
         return Note([reader], replace(self.due, reader=reader.number), self.due_at_ms, is_first=self.is_first)
 
+    def repeat_lease(self) -> None:
+        """Have the lease of an item written behind this note, which was true before somebody leased it."""
+        for reader in self.readers:
+            if reader.held is not None and reader.held.writes_leases and reader.held.is_leased(self.item_id):
+                reader.held.unwritten_leases.append(self.item_id)
+
     def was_written(self) -> None:
         for reader in self.readers:
             if reader.held is not None:

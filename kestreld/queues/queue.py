@@ -1,17 +1,19 @@
 """A queue family: one journal, the readers of parent and children, and the commit of their progress.
 
 A commit is one write: READER, ABORT and FAILURE records, then each PUT after its DUE, KEY and ORIGIN records, then the
-readers' DONEs. While a journal has failed, puts are refused and gets go on: the CHECKPOINT of the next segment says
-what they did. Puts are in queue_puts.py; the readers' view of their family is in family.py.
+readers' DONEs, then the LEASEs of the turn. While a journal has failed, puts are refused and gets go on: the CHECKPOINT
+of the next segment says what they did, and leases are written after it. Puts are in queue_puts.py; the readers' view of
+their family is in family.py.
 """
 
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 
 from kestreld.clock import Clock
 from kestreld.config.config import QueueConfig
 from kestreld.errors import JournalCorrupt, JournalFailed
 from kestreld.journal.journal import Journal
 from kestreld.journal.records import (
+    LEASES_VERSION,
     Checkpoint,
     Kind,
     Origin,
@@ -23,6 +25,7 @@ from kestreld.journal.records import (
 from kestreld.queues.agenda import Agenda
 from kestreld.queues.commit import Committed, GroupCommit
 from kestreld.queues.family import FAILURES_MAX, Family, full_name
+from kestreld.queues.holders import Holders
 from kestreld.queues.item import ITEM_HEADER_BYTES, data_bytes_of
 from kestreld.queues.memory import Memory
 from kestreld.queues.notes import Note
@@ -42,7 +45,7 @@ def _none_is_lost(item: int) -> bool:
 class Queue(QueuePuts):
     """All readers on one journal. `journal` is None for a queue kept in memory only."""
 
-    __slots__ = ("next_reader", "segments_max", "streams", "unsaid")
+    __slots__ = ("holders", "next_reader", "segments_max", "streams", "unsaid")
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class Queue(QueuePuts):
         self.next_reader = 1
         self.streams: dict[str, Stream] = {}
         self.unsaid: list[bytes] = []  # DONE records of held items, for the segment after a failed one
+        self.holders = Holders()  # as the live segment numbers them
         self.segments_max = 10  # limit of the journal, as a multiple of segment_bytes_max
 
     def configure(self, config: QueueConfig) -> None:
@@ -99,6 +103,7 @@ class Queue(QueuePuts):
         """Use a repaired journal. `restore` comes next."""
         self.journal = journal
         self.stopped = None
+        self.holders = Holders()
         for reader in self.readers.values():
             reader.start_over()
 
@@ -175,16 +180,22 @@ class Queue(QueuePuts):
         first_new_id = self.next_id - len(self.pending)
         if self.journal is not None:
             notes = self._take_notes(self.journal) if self.notes.due else None
+            for note in notes or ():
+                note.repeat_lease()
             puts = self.pending
             if notes or self.notes.of_puts:
                 puts = self.notes.written_before(notes or (), puts, first_new_id)
             parts = self.control + puts
             for reader in self.readers.values():
                 parts += reader.done_records(now_ms)
+            if (self.leasing or notes) and self._may_write_leases(self.journal):
+                self._add_lease_records(parts, self.next_id)
+                self.leasing = False
             if parts:
                 try:
                     self._write(self.journal, parts, first_new_id)
                 except JournalFailed:
+                    self._undo_written_leases()
                     self._undo(first_new_id)
                     self.dirty = False
                     raise
@@ -205,6 +216,81 @@ class Queue(QueuePuts):
         self.dirty = False
         if self.followers:
             self.tell_followers()
+
+    def expect_leases(self) -> None:
+        journal = self.journal
+        if journal is not None and journal.live_version < LEASES_VERSION and any(self._leasing(self.next_id)):
+            journal.need_version(LEASES_VERSION)
+            if self.sync_ms == 0:
+                self.want_segment(wanted=True)  # it begins when the commit is on disk
+
+    def repeat_leases(self) -> None:
+        for reader in self.readers.values():
+            if reader.held is not None:
+                reader.held.repeat_leases()
+
+    def commit_leases(self) -> bool:
+        self.leasing = False
+        journal = self.journal
+        if journal is None or self.stopped is not None or journal.failed is not None or not journal.segments:
+            return True
+        first_new_id, parts = self.next_id - len(self.pending), list[bytes]()
+        try:
+            if journal.live_version < LEASES_VERSION:
+                if not any(self._leasing(first_new_id)):
+                    self._mark_pending_leases()
+                    return True
+                journal.need_version(LEASES_VERSION)
+                if not self.is_idle:
+                    self.leasing = True
+                    return False
+                self.start_segment(journal, self.checkpoint())
+                self.leasing = False
+            self._add_lease_records(parts, first_new_id)
+            self._mark_pending_leases()
+            if not parts:
+                return True
+            used_bytes = journal.append(b"".join(parts), first_new_id)
+            if not used_bytes:
+                journal.write(parts, first_new_id)
+        except JournalFailed as failure:
+            self._undo_written_leases()
+            self.review_next_put()
+            self.report(f"{self.name}: {failure}; leases are in memory until the disk takes them")
+            return True
+        if self.sync_ms == 0:
+            return True  # it is rolled when it is on disk
+        is_full = not 0 < used_bytes < self.segment_bytes_max and self.wants_segment(journal)
+        if is_full and self not in self.commit_group.rolling:
+            self.commit_group.rolling.append(self)
+        return True
+
+    def _mark_pending_leases(self) -> None:
+        """Have leases of items whose PUT is not written go with it: the queue is dirty."""
+        if self.pending:
+            self.leasing = any(self._leasing(self.next_id))
+
+    def _may_write_leases(self, journal: Journal) -> bool:
+        """False while the journal takes no LEASE records: it has failed, or needs a segment of their version first."""
+        return self.stopped is None and journal.failed is None and journal.live_version >= LEASES_VERSION
+
+    def _leasing(self, before_id: int) -> Iterator[Reader]:
+        """Readers with unwritten leases of items below `before_id`."""
+        for reader in self.readers.values():
+            if (held := reader.held) is not None and any(
+                one < before_id and held.is_leased(one) for one in held.unwritten_leases
+            ):
+                yield reader
+
+    def _add_lease_records(self, parts: list[bytes], before_id: int) -> None:
+        for reader in self.readers.values():
+            if reader.held is not None and reader.held.unwritten_leases:
+                reader.add_lease_records(parts, before_id, self.holders)
+
+    def _undo_written_leases(self) -> None:
+        for reader in self.readers.values():
+            if reader.held is not None:
+                reader.held.undo_written_leases()
 
     def _take_notes(self, journal: Journal) -> list[Note]:
         """DUE records for this commit; none while the live segment has failed or is of version 1."""
@@ -233,6 +319,8 @@ class Queue(QueuePuts):
     def commit_synced(self) -> None:
         self.sync.succeed()
         self.notes.none_in_flight()
+        if any(self._leasing(self.next_id)):
+            self.mark_leased()  # they have waited for a segment of their version
         for reader in self.readers.values():
             reader.none_in_flight()
         if self.followers:
@@ -251,6 +339,7 @@ class Queue(QueuePuts):
             self.journal.cut_back(*self.sync.written_at)
             self.pending = in_flight + self.pending
             self.notes.undo_syncing()
+            self._undo_written_leases()
             self._undo(self.next_id - len(self.pending))
             self.control = []
 
@@ -265,6 +354,9 @@ class Queue(QueuePuts):
         self.counted_items = self.private = 0
         self._undo_from(first_new_id)
         self.reattach()
+        self.leasing = False
+        if any(self._leasing(self.next_id)):
+            self.mark_leased()
 
     def settle_moves(self, failed: Container[Committed]) -> None:
         self.moving = False
@@ -293,18 +385,41 @@ class Queue(QueuePuts):
             del left[: len(left) - FAILURES_MAX * 3 // 4]  # many at once: each call looks at all
         self.failures = dict(left)
 
+    def is_ahead(self, journal: Journal) -> bool:
+        """True if segments are of the version for leases, although no reader has leases written any more."""
+        return not self._writes_leases and journal.had_leases
+
+    @property
+    def _writes_leases(self) -> bool:
+        return any(reader.config.journal_leases for reader in self.readers.values())
+
+    def _version_without_leases(self) -> int:
+        """The version for segments of a journal that had leases: 2, or 3 if reasons of failures are known."""
+        has_reasons = self.failures or any(origin.failure for origin in self.origins.values())
+        return 3 if self.dirty or has_reasons else 2  # what is yet to be written may have one
+
     def start_segment(self, journal: Journal, checkpoint: Checkpoint, filled: int = -1, unsaid: bytes = b"") -> None:
+        if journal.version >= LEASES_VERSION and not self._writes_leases:
+            journal.go_back_to(self._version_without_leases())
         super().start_segment(journal, checkpoint, filled, b"".join(self.unsaid))
+        self.holders = Holders()
         self.unsaid = []
         if self.notes.due:
             self.mark_dirty()  # notes may have waited for this segment
+        if any(self._leasing(self.next_id)):
+            self.mark_leased()  # so may leases
 
     def note_leases(self) -> None:
         """Have the next commit write the running leases. Raises JournalFailed."""
-        if any(reader.held is not None and reader.held.leases for reader in self.readers.values()):
+        if any(
+            reader.held is not None and reader.held.leases and not reader.held.writes_leases
+            for reader in self.readers.values()
+        ):
             self.use_version(2)
             for reader in self.readers.values():
                 reader.note_leases()
+        if any(self._leasing(self.next_id)):
+            self.mark_leased()
 
     # Interrupted turns and damage
 
@@ -317,7 +432,8 @@ class Queue(QueuePuts):
             self._take_back_half_put()
         self.pending, self.counted_items, self.private, self.control = [], 0, 0, []
         self.notes.clear()
-        self.moving = self.dirty = False
+        self.moving = self.dirty = self.leasing = False
+        self.holders = Holders()  # their records may not be written
         for reader in self.readers.values():
             reader.forget_turn(held(reader))
             if self.in_memory:

@@ -106,6 +106,8 @@ class Reader(ReaderDueItems):
     def configure(self, config: QueueConfig) -> None:
         self.config = config
         self.max_age_ms = config.max_age_ms or 0
+        if self.held is not None and config.journal_leases != self.held.writes_leases:
+            self.write_leases(is_wanted=config.journal_leases)
         self.refresh_fast_path()
         self.queue.review_next_put()  # there may be less space than the last check found
 
@@ -212,6 +214,8 @@ class Reader(ReaderDueItems):
         self.opened_items += 1
         self.last_fetched = record
         held = self.held if self.held is not None else self.held_items()
+        if held.writes_leases and not self.queue.leasing:
+            self.queue.mark_leased()
         return opened, held.begin_lease(opened, self.queue.clock.monotonic_up_ms(), lease_ms, holder, None), record
 
     def _set_aside(self, record: bytes) -> tuple[int, bytes]:

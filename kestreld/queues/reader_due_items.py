@@ -6,16 +6,32 @@ again, or are done.
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from operator import itemgetter
 from typing import Final
 
 from kestreld.errors import JournalCorrupt
-from kestreld.journal.records import Due, Reason, Why, item_expire_at_ms, item_id
+from kestreld.journal.records import (
+    LAST_ATTEMPT,
+    LEASE_MS_MAX,
+    LEASES_MAX,
+    Due,
+    Reason,
+    Why,
+    item_expire_at_ms,
+    item_id,
+    lease_entry,
+    lease_record,
+    pack_lease,
+)
 from kestreld.queues.held import ATTEMPT_MAX, Held, Lease, lease_of
+from kestreld.queues.holders import Holders
 from kestreld.queues.item import ITEM_HEADER_BYTES, is_expired
 from kestreld.queues.reader_progress import ReaderProgress
 
 _IS_COUNTED: Final = ATTEMPT_MAX + 1  # in the `lease` of a DUE record: a failure of this attempt was counted before
+RESTORED_MS: Final = 2000  # what a lease that goes on after a start lasts at least: a client's back-off is as long
 READ_AHEAD_BYTES: Final = 64 * 1024  # half a millisecond of small items
+NEAR_IDS: Final = 64  # so near the item before, an item is not looked for anew
 
 
 class ReaderDueItems(ReaderProgress):
@@ -34,47 +50,51 @@ class ReaderDueItems(ReaderProgress):
         """Hold the items that a journal says are held, none of them in memory yet. Running leases go on."""
         clock = self.family.clock
         self.held = held = self._new_held() if self.held is None else self.held.renewed(self.open, None)
-        leases: list[tuple[int, int]] = []
+        leases: list[tuple[int, Due, int]] = []  # id, and until when
+        now_ms, wall_ms = clock.monotonic_ms, clock.wall_ms
         for one, known in due.items():
-            left_ms = known.left_ms(clock.wall_ms)
-            due_at_ms = clock.monotonic_ms + left_ms
+            left_ms = known.left_ms(wall_ms)
             if known.attempts > self.retries.get(one, 0):
                 self.retries[one] = known.attempts
             if one in self.open:
-                held.out[one] = due_at_ms
-                if known.why == Why.LEASED:
-                    held.noted_leases[one] = known.lease
-            else:
-                held.hold(one, None, known.data_bytes, due_at_ms, has_failed=known.why == Why.FAILED)
-                if known.why == Why.LEASED and left_ms:
-                    leases.append((one, known.lease))
+                held.out[one] = now_ms + left_ms
+                continue
+            is_running = known.why == Why.LEASED and left_ms > 0
+            if known.why == Why.LEASED or known.lease & LAST_ATTEMPT:
+                held.go_on_from(one, known.lease & ATTEMPT_MAX, is_over=not is_running)
+            if not is_running:
+                held.hold(one, None, known.data_bytes, now_ms + left_ms, has_failed=known.why == Why.FAILED)
+                continue
+            if left_ms < RESTORED_MS and held.writes_leases:
+                held.unwritten_leases.append(one)
+            leases.append((one, known, now_ms + max(left_ms, RESTORED_MS)))
         if leases:
-            leases.sort()
+            leases.sort(key=itemgetter(0))
             with suppress(JournalCorrupt):  # the queue has stopped
                 self._restore_leases(held, leases)
-        held.fall_due(clock.monotonic_ms)
+        if held.unwritten_leases:
+            self.family.mark_leased()
+        held.fall_due(now_ms)
 
-    def _restore_leases(self, held: Held, leases: list[tuple[int, int]]) -> None:
-        """Resume leases that ran when the server stopped: (id, note) in order, so that each segment is read once."""
-        family, now_ms = self.family, self.family.clock.monotonic_ms
+    def _restore_leases(self, held: Held, leases: list[tuple[int, Due, int]]) -> None:
+        """Resume leases that ran when the server stopped, in order of id, so that each segment is read once."""
+        family, now_ms, wall_ms = self.family, self.family.clock.monotonic_ms, self.family.clock.wall_ms
         journal, first_pending = family.journal, family.next_id - len(family.pending)
         assert journal is not None
         records: Iterator[tuple[int, bytes]] = iter(())
-        position = (-1, -1)
-        for one, lease in leases:
+        position, last = (-1, -1), -NEAR_IDS
+        for one, known, ends_at_ms in leases:
             if one >= first_pending:
                 record = family.pending[one - first_pending]
             else:
-                if (nearest := journal.position_before(one)) != position:
+                if one - last >= NEAR_IDS and (nearest := journal.position_before(one)) != position:
                     position, records = nearest, journal.puts(one, READ_AHEAD_BYTES)
-                record = self._record_among(records, one)
-            ends_at_ms = held.due_of(held.later[one])
-            held.go_out(one)
+                record, last = self._record_among(records, one), one
             self._add_open(one, record)
-            held.lease(one, lease_of(lease & ATTEMPT_MAX, now_ms, ends_at_ms, ""))
-            if lease & _IS_COUNTED:
+            since_ms = now_ms - max(wall_ms - (known.since_at_ms or known.at_ms), 0)
+            held.resume(one, lease_of(known.lease & ATTEMPT_MAX, since_ms, ends_at_ms, known.holder))
+            if known.lease & _IS_COUNTED:
                 held.counted.add(one)
-            held.noted_leases[one] = lease
 
     def _record_among(self, records: Iterator[tuple[int, bytes]], wanted: int) -> bytes:
         """Read on to the record of item `wanted`. A JournalCorrupt stops the queue."""
@@ -93,17 +113,84 @@ class ReaderDueItems(ReaderProgress):
     def note_leases(self) -> None:
         """Have the journal say which leases run, so that they go on after a stop of the server."""
         held = self.held
-        for one, leased in held.leases.items() if held is not None else ():
-            if leased.attempt >= 0 and held is not None:
+        if held is None or held.writes_leases:
+            return
+        for one, leased in held.leases.items():
+            if leased.attempt >= 0:
                 record, is_first = self.open[one], not held.is_noted(one)
                 held.take_note_of(one, leased.ends_at_ms)
-                lease = leased.attempt | (_IS_COUNTED if one in held.counted else 0)
-                self._note(record, leased.ends_at_ms, Why.LEASED, is_first=is_first, lease=lease)
+                self._note(record, leased.ends_at_ms, Why.LEASED, is_first=is_first, lease=self.lease_in_records(one))
+
+    def lease_in_records(self, one: int) -> int:
+        """`lease` of a DUE or LEASE record about an item."""
+        held = self.held_items()
+        if held.is_leased(one):
+            return held.leases[one].attempt | (_IS_COUNTED if one in held.counted else 0)
+        last = held.last_attempt(one)
+        return last | LAST_ATTEMPT if last >= 0 else 0
+
+    def write_leases(self, *, is_wanted: bool) -> None:
+        """Have the journal say which leases run from now on, also after a kill of the server."""
+        held = self.held_items()
+        held.writes_leases = is_wanted and self.family.journal is not None
+        held.unwritten_leases = [one for one in held.leases if held.is_leased(one)] if held.writes_leases else []
+        if held.unwritten_leases:
+            self.family.mark_leased()
+
+    def add_lease_records(self, parts: list[bytes], before_id: int, holders: Holders) -> None:
+        """Add LEASE records of the unwritten leases of items below `before_id`, with the HOLDERs that they refer to.
+
+        They count as written from now on: `Held.undo_written_leases` says otherwise. The loop has `lease_entry` and
+        `Holders.number` inline, as it is in the way of every token.
+        """
+        held, clock = self.held or self.held_items(), self.family.clock
+        unwritten, held.unwritten_leases = held.unwritten_leases, []
+        now_ms, leases, opened, out = clock.monotonic_ms, held.leases, self.open, held.out
+        unnoted, counted, numbers = held.unnoted, held.counted, holders.numbers
+        entries: list[bytes] = []
+        for one in dict.fromkeys(unwritten) if len(unwritten) > 1 else unwritten:
+            leased = leases.get(one)
+            if leased is None or (lease := leased.attempt) < 0:
+                continue
+            if one >= before_id:
+                held.unwritten_leases.append(one)
+                continue
+            ends_at_ms = out[one] = leased.ends_at_ms
+            length_ms = ends_at_ms - now_ms
+            if not 0 <= length_ms <= LEASE_MS_MAX:
+                length_ms = LEASE_MS_MAX if length_ms > 0 else 0
+            number = numbers.get(leased.holder)
+            if number is None:
+                number, numbers = holders.number(leased.holder, parts), holders.numbers
+            if unnoted:
+                unnoted.discard(one)
+            if counted and one in counted:
+                lease |= _IS_COUNTED
+            size = len(opened[one]) - ITEM_HEADER_BYTES
+            entries.append(pack_lease(one, length_ms & 0xFFFFFFFF, length_ms >> 32, size, lease, number))
+            if len(entries) == LEASES_MAX:
+                parts.append(lease_record(self.number, clock.wall_ms, entries))
+                entries = []
+        if entries:
+            parts.append(lease_record(self.number, clock.wall_ms, entries))
+        held.wrote_leases(unwritten, may_be_undone=self.family.sync_ms == 0)
+
+    def lease_copy(self, one: int) -> bytes:
+        """LEASE record of a running lease whose holder has a name, behind a DUE that says the rest; else nothing."""
+        leased, clock = self.held_items().leases[one], self.family.clock
+        if not leased.holder:
+            return b""
+        parts: list[bytes] = []
+        number, size = Holders().number(leased.holder, parts), len(self.open[one]) - ITEM_HEADER_BYTES
+        entry = lease_entry(one, leased.ends_at_ms - clock.monotonic_ms, size, self.lease_in_records(one), number)
+        return b"".join(parts) + lease_record(self.number, clock.wall_ms, [entry])
 
     # Later and ready
 
     def _new_held(self) -> Held:
-        return Held(self.family.agenda, self._fall_due, self.family.clock.wall_ms)
+        held = Held(self.family.agenda, self._fall_due, self.family.clock.wall_ms)
+        held.writes_leases = self.config.journal_leases and self.family.journal is not None
+        return held
 
     def held_items(self) -> Held:
         """Items held back; created at the first use."""
@@ -137,10 +224,7 @@ class ReaderDueItems(ReaderProgress):
         attempts, held = self.retries.get(one, 0), self.held_items()
         if one in held.out:
             held.out[one] = due_at_ms
-        if why == Why.LEASED:
-            held.noted_leases[one] = lease
-        elif held.noted_leases:
-            held.noted_leases.pop(one, None)
+        lease = lease or self.lease_in_records(one)
         self.family.note_due([self], self.number, one, due_at_ms, size, why, attempts, lease, is_first=is_first)
 
     def _fall_due(self, one: int, is_later: bool) -> None:
@@ -165,7 +249,8 @@ class ReaderDueItems(ReaderProgress):
         size, is_first = held.size_of(held.later[one]), one in held.unnoted
         held.bring_forward(one, due_at_ms)
         attempts = self.retries.get(one, 0)
-        self.family.note_due([self], self.number, one, due_at_ms, size, why, attempts, is_first=is_first)
+        lease = self.lease_in_records(one)
+        self.family.note_due([self], self.number, one, due_at_ms, size, why, attempts, lease, is_first=is_first)
         self.make_ready(one, now_ms)
 
     def come_back(self, one: int, record: bytes, now_ms: int) -> None:
@@ -312,6 +397,11 @@ class ReaderDueItems(ReaderProgress):
                 self._note(record, self.family.clock.monotonic_ms, Why.DELAYED, is_first=False)
             self.come_back(one, record, now_ms)
 
+    def take_away(self, one: int, now_ms: int, delay_ms: int = 0) -> None:
+        """`give_back` of a leased item by an operator: its token is not valid any more, even while the item waits."""
+        self.held_items().revoke(one)
+        self.give_back(one, now_ms, delay_ms)
+
     def _has_failed(self, one: int, record: bytes, *, was_counted: bool = False, failure: str = "") -> bool:
         """Count a failure, unless it was counted. True if the item moves or waits for its retry, else it returns now.
 
@@ -355,12 +445,14 @@ class ReaderDueItems(ReaderProgress):
 
     def is_leased(self, one: int) -> bool:
         """True if the item is leased, not merely open with a time limit."""
-        leased = None if self.held is None else self.held.leases.get(one)
-        return leased is not None and leased.attempt >= 0
+        return self.held is not None and self.held.is_leased(one)
 
     def begin_lease(self, one: int, lease_ms: int, holder: str, lost: Callable[[], None] | None = None) -> Lease:
         """Turn an open read into a lease, which ends by itself after `lease_ms`: then `lost` is called."""
-        return self.held_items().begin_lease(one, self.family.clock.monotonic_up_ms(), lease_ms, holder, lost)
+        held = self.held_items()
+        if held.writes_leases and not self.family.leasing:
+            self.family.mark_leased()
+        return held.begin_lease(one, self.family.clock.monotonic_up_ms(), lease_ms, holder, lost)
 
     def limit_open(self, one: int, limit_ms: int, holder: str, lost: Callable[[], None]) -> None:
         """Let an open read end by itself after `limit_ms`: then `lost` is called."""
@@ -368,7 +460,10 @@ class ReaderDueItems(ReaderProgress):
         self.held_items().lease(one, lease_of(-1, now_ms, now_ms + limit_ms, holder, lost))
 
     def extend_lease(self, one: int, lease_ms: int) -> None:
-        self.held_items().extend(one, self.family.clock.monotonic_up_ms() + lease_ms)
+        held = self.held or self.held_items()
+        if held.writes_leases and not self.family.leasing:
+            self.family.mark_leased()
+        held.extend(one, self.family.clock.monotonic_up_ms() + lease_ms)
 
     def end_lease(self, one: int, now_ms: int) -> None:
         """End a lease that has expired, which counts as a failure."""

@@ -295,13 +295,16 @@ class ReaderProgress(ReaderWindow):
 
     def _forget_held(self, held: Held) -> None:
         """Release held items that are done by this commit."""
-        fresh = self.fresh_id()
-        for records in (self.taken, self.closed.values(), *self.gone.values()):
-            for one in map(item_id, records) if held.out or held.turns else ():
-                if held.forget(one) and one >= fresh:
+        fresh, is_final = self.fresh_id(), self.family.sync_ms != 0
+        for ids in (map(item_id, self.taken), self.closed, *(map(item_id, records) for records in self.gone.values())):
+            if not (held.out or held.turns):
+                break
+            passed = held.forget_for_good(ids, fresh) if is_final else [one for one in ids if held.forget(one)]
+            for one in passed:
+                if one >= fresh:
                     self.pass_over(one)
         held.committed()
-        if self.family.sync_ms != 0:
+        if is_final:
             held.none_in_flight()
 
     def none_in_flight(self) -> None:
@@ -357,14 +360,18 @@ class ReaderProgress(ReaderWindow):
         fresh = self.fresh_id()
         undone_ids, retries, held, held_items, held_bytes = self._undone_ids(), self.retries, self.held, 0, 0
         if held is not None:
-            # DUE records describe these items.
-            described = held.described()
-            out = [record for one, record in self._undone() if one in described] if described else []
+            # DUE and LEASE records describe these items.
+            described = held.described_of(self.open.keys())
+            is_all = len(described) == len(self.open)
+            open_bytes = self.open_bytes if is_all else data_bytes_of([*map(self.open.__getitem__, described)])
+            out = [record for record in self._out_of_order() if held.is_described(item_id(record))]
             unnoted = [one for one in held.unnoted if one not in held.out]
-            undone_ids = [one for one in undone_ids if one not in described] + unnoted
-            retries = {one: times for one, times in retries.items() if not held.is_noted(one)}
-            held_items = len(held.later) + len(held.ready) - len(unnoted) + len(out)
-            held_bytes = held.data_bytes - held.unnoted_bytes() + data_bytes_of(out)
+            undone_ids = [] if is_all else list(self.open.keys() - described)
+            undone_ids += [one for one in map(item_id, self._out_of_order()) if not held.is_described(one)] + unnoted
+            # DUE records have the counts of what they are about, LEASE records have not.
+            retries = {one: times for one, times in retries.items() if one in held.leases or not held.is_noted(one)}
+            held_items = len(held.later) + len(held.ready) - len(unnoted) + len(described) + len(out)
+            held_bytes = held.data_bytes - held.unnoted_bytes() + open_bytes + data_bytes_of(out)
         undone = sorted(undone_ids)
         head = min(undone[0], fresh) if undone else fresh
         position = journal.position_before(head) if journal.segments else (0, 0)
@@ -403,10 +410,6 @@ class ReaderProgress(ReaderWindow):
     def _undone_ids(self) -> list[int]:
         """Ids not done below the fresh part of the window: open, returned, or moving to another queue."""
         return [*self.open, *map(item_id, self._out_of_order())]
-
-    def _undone(self) -> list[tuple[int, bytes]]:
-        """Ids and records of the items of `_undone_ids`."""
-        return [*self.open.items(), *[(item_id(record), record) for record in self._out_of_order()]]
 
     def _out_of_order(self) -> list[bytes]:
         """Items that came back, or are moving to another queue."""

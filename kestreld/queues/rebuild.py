@@ -83,8 +83,10 @@ def _settle_readers(collection: QueueCollection, queue: Queue, labels: dict[int,
 def _restore(
     collection: QueueCollection, queue: Queue, state: Checkpoint, waiting: dict[int, Callable[[int], bool]]
 ) -> None:
+    held = {one.number: one.due for one in state.readers}
     for reader in queue.readers.values():
-        reader.forget_done(waiting[reader.number])
+        is_waiting, due = waiting[reader.number], held[reader.number]
+        reader.forget_done({one for one in reader.open if one in due or is_waiting(one)}.__contains__)
         reader.start_over()
     collection.restore(queue, state)
     queue.configure(collection.config.for_queue(queue.name))

@@ -26,6 +26,7 @@ from kestreld.journal.records import (
     item_optional_fields,
     read_done,
     read_due,
+    read_leases,
     read_origin,
 )
 from kestreld.journal.segment import parse_segment_name
@@ -336,6 +337,10 @@ class Trash:
                     said = read_due(found[1][FRAME_BYTES:])
                     if said.reader in (0, note.reader):
                         due[said.item_id] = said.left_ms(now_ms) if said.why != Why.LEASED else 0
+                elif found[0] == Type.LEASE:
+                    said_of_all = read_leases(found[1][FRAME_BYTES:])
+                    for said in said_of_all if said_of_all[0].reader == note.reader else ():
+                        due[said.item_id] = 0
                 elif found[0] == Type.DONE:
                     done = read_done(found[1][FRAME_BYTES:])
                     for first, last in done.ranges if done.reader == note.reader else ():

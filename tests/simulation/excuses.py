@@ -9,6 +9,7 @@ from tests.simulation.client import INSIDE_OTHERS
 from tests.simulation.history import STOPPED, Delivery, History, Life, Put, Request, Wipe
 
 SYNC_SLACK_MS: Final = 1500  # a sync every so many ms is this late at most
+RESTORED_MS: Final = 2000  # what a lease lasts at least after a start
 FOR_EVER_MS: Final = 1 << 62
 
 
@@ -24,6 +25,7 @@ class Rules:
     has_times: bool = False  # items may be leased, delayed, and put with keys
     retry_delays_ms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by family
     key_time_ms: Mapping[str, int] = field(default_factory=dict)  # by family
+    forgets_leases: frozenset[str] = frozenset()  # families whose leases are written down at a stop only
     limited: frozenset[str] = frozenset()  # families that may refuse a put for want of room
 
 
@@ -273,7 +275,8 @@ class Excuses:
                 continue
             over_us = connection.link.over_us
             over_us = self._end_us if over_us is None else over_us
-            held_us = (request.lease_ms + longest_ms) * 1000
+            lease_ms = request.lease_ms and max(request.lease_ms, RESTORED_MS)
+            held_us = (lease_ms + longest_ms) * 1000
             is_over = max(over_us, life.ready_us) + held_us < from_us
             if held_us and request.sent_us < until_us and not is_over:
                 return True

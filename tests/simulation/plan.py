@@ -143,10 +143,19 @@ def add_times(plan: Plan, chance: Random) -> None:
             retry_delays_ms[family] = chance.choice([(3,), (80,), (40, 900)])
             changes["retry_delays_ms"] = retry_delays_ms[family]
         plan.fixed[family] = {**plan.fixed.get(family, {}), **changes}
+    aside = Random(str(chance.getstate()))
+    forgets = frozenset(family for family in plan.families if aside.random() < 0.15)
+    for family in forgets:
+        plan.fixed[family]["journal_leases"] = False
     limited = {name.partition("+")[0] for name, changes in plan.fixed.items() if "max_items" in changes}
     limited.update(family for family, mode in plan.modes.items() if not mode.journal)
     plan.rules = replace(
-        plan.rules, limited=frozenset(limited), retry_delays_ms=retry_delays_ms, key_time_ms=key_time_ms, has_times=True
+        plan.rules,
+        limited=frozenset(limited),
+        retry_delays_ms=retry_delays_ms,
+        key_time_ms=key_time_ms,
+        has_times=True,
+        forgets_leases=forgets,
     )
 
 

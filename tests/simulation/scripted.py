@@ -11,12 +11,13 @@ from tests.simulation.checker import Checker
 from tests.simulation.client import Talk
 from tests.simulation.disk import Disk
 from tests.simulation.excuses import Rules
-from tests.simulation.history import KILLED, STOPPED, Mode
+from tests.simulation.history import KILLED, STOPPED, Mode, Request
 from tests.simulation.host import GaveUp, Host
 from tests.simulation.imports import kestrel_files
 from tests.simulation.plan import IMPORTED, SPOOL, Plan
 from tests.simulation.process_files import ProcessFiles
-from tests.simulation.scripts import FLIP, HANG_UP, STOP, Script, Step
+from tests.simulation.requests import change
+from tests.simulation.scripts import FLIP, HANG_UP, STOP, Script, Show, Step
 from tests.simulation.server import Server
 
 
@@ -32,7 +33,8 @@ class Scripted(Host):
         plan = Plan(
             readers=readers,
             modes={family: Mode(sync_ms=sync_ms) for family in families},
-            rules=Rules(moves_to=script.moves_to),
+            rules=Rules(moves_to=script.moves_to, has_times=script.has_times),
+            is_timed=script.has_times,
         )
         super().__init__(plan, lambda what: Random(f"{script.name} {what}"))
         self._script = script
@@ -84,13 +86,19 @@ class Scripted(Host):
             if self._talk is not None:
                 self._talk.close(abruptly=False)
             self.run_for(1000)
-        elif isinstance(step, list):
+        else:
             if self._talk is None or self._talk.over:
                 self._talk = server.talk(next(self.connections), lambda: None, lambda: None)
             talk = self._talk
-            if not talk.over:
-                talk.send(step)
+            asked = step if isinstance(step, list) else self._shown(step)
+            if not talk.over and asked:
+                talk.send(asked)
                 self.wait_until(lambda: talk.over or not talk.pending, "an answer")
+
+    def _shown(self, step: Show) -> list[Request]:
+        """The command with the token; none where the lease was not answered."""
+        leases = self.history.leases
+        return [change(leases[step.which], step.kind, step.ms)] if step.which < len(leases) else []
 
     def _flip_a_bit(self) -> None:
         """In an item that waits: nobody may get it any more, but for whoever finds it as it was."""
@@ -161,6 +169,7 @@ class _Mark:
             history.lives,
             history.deliveries,
             history.unanswered,
+            history.leases,
             history.problems,
             *history.touched.values(),
         ]

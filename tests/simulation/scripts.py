@@ -7,13 +7,24 @@ from typing import Final
 from tests.simulation.history import Request
 from tests.simulation.host import STOP_US
 from tests.simulation.plan import IMPORTED, LATE
-from tests.simulation.requests import order, put, read, repair, undo, wipe
+from tests.simulation.requests import Change, lease, order, put, read, repair, undo, wipe
 
 WORK, CHILD, OTHER, OTHER_CHILD = "work", "work+a", "tmp", "tmp+x"
 HANG_UP: Final = "hang up"
 STOP: Final = "stop"  # the server; nothing comes after it
 FLIP: Final = "flip"  # a bit of the oldest item that is still on the disk
-Step = list[Request] | int | str  # ask all of it at once; wait so many ms; hang up; flip
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """The token of a lease, the first, second, ..., is shown."""
+
+    which: int
+    kind: Change
+    ms: int = 0
+
+
+Step = list[Request] | Show | int | str  # ask all of it at once; show a token; wait so many ms; hang up; flip
 Changes = dict[str, object]
 
 
@@ -28,6 +39,7 @@ class Script:
     own: dict[str, Changes] = field(default_factory=dict)
     moves_to: dict[str, str] = field(default_factory=dict)
     stop_time_us: int = STOP_US
+    has_times: bool = False
 
 
 def _put(numbers: Iterator[int]) -> Iterator[Step]:
@@ -116,6 +128,19 @@ def _repair(numbers: Iterator[int]) -> Iterator[Step]:
     yield [put(WORK, numbers), read(WORK)]
 
 
+def _lease(numbers: Iterator[int]) -> Iterator[Step]:
+    yield [put(WORK, numbers), put(WORK, numbers)]
+    yield [lease(WORK, 3000), lease(CHILD, 2000)]
+    yield [lease(WORK, 3)]
+    yield Show(0, "extend", 3000)
+    yield 10
+    yield [lease(WORK, 3000)]
+    yield Show(3, "give back")
+    yield Show(1, "fail")
+    yield [lease(WORK, 3000), put(WORK, numbers)]
+    yield Show(0, "confirm")
+
+
 def _move(numbers: Iterator[int]) -> Iterator[Step]:
     yield [put("jobs", numbers, expiry_s=1), put("jobs", numbers, expiry_s=1), put("jobs", numbers)]
     yield 1500
@@ -155,6 +180,8 @@ SCRIPTS: Final = (
         own={"jobs": {"move_expired_to": LATE, "max_retries": 2, "move_failed_to": LATE}},
         moves_to={"jobs": LATE},
     ),
+    Script("lease", _lease, (WORK, CHILD), has_times=True),
+    Script("lease and roll", _lease, (WORK, CHILD), TINY, has_times=True),
     Script("stop", _stop, (WORK, OTHER)),
     Script("stop in no time", _stop, (WORK, OTHER), stop_time_us=0),
     Script("import", _import, (IMPORTED, IMPORTED + "+kid")),

@@ -184,16 +184,18 @@ class Times(Excuses):
         return end_us
 
     def _goes_on(self, reader: str, since: Life, life: Life) -> bool:
-        """Whether leases of one life are there in another: it is the same, or the server stopped in good order."""
+        """Whether leases of one life are there in another: they are in the journal, unless a power cut took them."""
         if since is life:
             return True
-        if life.number != since.number + 1 or since.how != STOPPED:
-            return False
         family = reader.partition("+")[0]
-        if family in self._history.unmarked or self._may_be_cut_up(family):
+        if life.number < since.number or family in self._history.unmarked or self._may_be_cut_up(family):
             return False
+        before = self._history.lives[since.number - 1 : life.number - 1]
         is_sound = not any(family in one.faulty_since for one in self._history.lives[: life.number])
-        return since.modes[family].journal and is_sound
+        is_kept = all(one.modes[family].journal and not one.lost(family) for one in before)
+        if family in self._rules.forgets_leases:
+            is_kept &= len(before) == 1 and before[0].how == STOPPED
+        return is_sound and is_kept
 
     def _surely_leased(
         self, reader: str, lease: Delivery, life: Life, from_us: int, until_us: int, without: LeaseChange | None = None

@@ -24,6 +24,8 @@ from kestreld.journal.records import (
     whole_records,
 )
 from kestreld.journal.segment import decode_header
+from kestreld.queues.held import Lease
+from kestreld.queues.leases import extend, lease
 from tests.support.engine import Engine
 from tests.support.memory_files import MemoryFiles
 
@@ -42,7 +44,9 @@ RECORDS: Final = b"".join(  # an item may hold records, as a copy of a journal d
     ]
 )
 KEYS: Final = (b"order-17", b"order-18")
-WEEK_MS: Final = 7 * 24 * 3_600_000
+HOUR_MS: Final = 3_600_000
+WEEK_MS: Final = 7 * 24 * HOUR_MS
+LEASES: Final = ((HOUR_MS, "10.0.0.1:4001"), (2 * HOUR_MS, "10.0.0.2:4002"))
 Contents = Mapping[str, bytes]  # of files, by path
 
 
@@ -73,7 +77,7 @@ class Sample:
     order.
 
     `undone` are the ids that each queue has yet to deliver, in order: what is `held_back` last, which it delivers at
-    those times. `keys` are the ids of the items that were put with them on `work`.
+    those times. `holders` have what is leased. `keys` are the ids of the items that were put with them on `work`.
     """
 
     def __init__(self, segment_bytes_max: int = 600, *, stopped: bool = False) -> None:
@@ -87,8 +91,10 @@ class Sample:
         self.places = [place for path in self.segments for place in _places(path, self.files[path])]
         self.puts = {item_id(place.record): place for place in self.places if place.record_type == Type.PUT}
         self.undone = {name: list(map(item_id, records)) for name, records in drained(self.disk()).items()}
-        self.held_back = held_back(self.disk())
-        self.keys = {key: known_key(self.disk(), key) for key in KEYS}
+        started = Engine(SPOOL, self.disk())
+        self.held_back = held_back(started)
+        self.holders = holders(started)
+        self.keys = {key: known_key(started, key) for key in KEYS}
 
     def disk(self, changes: Mapping[str, bytes | None] | None = None) -> MemoryFiles:
         """A copy with other contents for some files; None = that file is missing."""
@@ -156,6 +162,11 @@ def _fill(engine: Engine) -> None:
         engine.end_turn()
     reader.give_back(next(iter(reader.open)), engine.clock.wall_ms, 60_000)
     reader.queue.note_failure(reader.number, next(iter(reader.open), 1), "why")
+    engine.end_turn()
+    tokens = [lease(reader, engine.clock.wall_ms, lease_ms, holder) for lease_ms, holder in LEASES]
+    engine.end_turn()
+    assert tokens[0] is not None
+    assert extend(reader, tokens[0][0], 2 * HOUR_MS)
     assert reader.queue.put_moved(b"from elsewhere", 0, None, Origin(0, Reason.EXPIRED, 2, 1, "elsewhere", "why"))
     assert reader.queue.put_later(b"cancelled", 0, 0, reader, 1000)
     assert reader.queue.put_later(b"in a second", 0, 0, reader, 1000)
@@ -207,18 +218,31 @@ def drained(disk: MemoryFiles) -> dict[str, list[bytes]]:
     return found
 
 
-def held_back(disk: MemoryFiles) -> dict[str, dict[int, int]]:
-    """When what a start on the disk holds back is delivered, by queue and id."""
-    engine = Engine(SPOOL, disk)
+def held_back(engine: Engine) -> dict[str, dict[int, int]]:
+    """When what a start holds back, or leaves leased, is delivered, by queue and id."""
     found: dict[str, dict[int, int]] = {}
+    from_now = engine.clock.wall_ms - engine.clock.monotonic_ms
     for name in engine.collection.readers:
         held = engine.reader(name).held
         later = held.later if held is not None else ()
-        from_now = engine.clock.wall_ms - engine.clock.monotonic_ms
         found[name] = {one: from_now + held.due_of(held.later[one]) for one in later} if held is not None else {}
+        found[name] |= {one: from_now + leased.ends_at_ms for one, leased in _leases(engine, name).items()}
     return found
 
 
-def known_key(disk: MemoryFiles, key: bytes) -> int:
-    """The id of the item that a start on the disk knows to have been put on `work` with a key; 0 = none."""
-    return Engine(SPOOL, disk).reader(FAMILY).find_key(key)
+def holders(engine: Engine) -> dict[str, dict[int, tuple[str, int]]]:
+    """Who has what is leased after a start, and by which attempt, by queue and id."""
+    return {
+        name: {one: (leased.holder, leased.attempt) for one, leased in _leases(engine, name).items()}
+        for name in engine.collection.readers
+    }
+
+
+def _leases(engine: Engine, name: str) -> dict[int, Lease]:
+    held = engine.reader(name).held
+    return {} if held is None else held.leases
+
+
+def known_key(engine: Engine, key: bytes) -> int:
+    """The id of the item that a start knows to have been put on `work` with a key; 0 = none."""
+    return engine.reader(FAMILY).find_key(key)

@@ -1,18 +1,21 @@
-"""Spools with journals of versions 2 and 3, and what a start on one finds.
+"""Spools with journals of versions 2 to 4, and what a start on one finds.
 
-`python -m tests.support.kept_journals FOLDER` has made those of tests/golden/journal_version_2, and `reasons` of
-journal_version_3. They stay as they were written then: this makes those of a version to come.
+`python -m tests.support.kept_journals FOLDER` has made those of tests/golden/journal_version_2, `reasons` of
+journal_version_3, and those of journal_version_4, which a kill has left. They stay as they were written then: this
+makes those of a version to come.
 """
 
 import json
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from kestreld.journal.records import Type, item_data, item_id, item_optional_fields, whole_records
 from kestreld.journal.segment import decode_header
-from kestreld.queues.leases import fail, give_back, lease
+from kestreld.queues.leases import confirm, extend, fail, give_back, lease
 from kestreld.queues.reader import Reader
 from kestreld.queues.states import State, lease_of, state_of
 from tests.support.clock import FakeClock
@@ -182,6 +185,63 @@ def reasons(engine: Engine) -> list[int]:
     return []
 
 
+def leased(engine: Engine) -> list[int]:
+    """Leases of a queue and its child: running, extended, leased again, given back, failed, of several holders."""
+    engine.configure({"work": {"retry_delays_ms": (60_000,)}})
+    work, audit = engine.reader("work"), engine.reader("work+audit")
+    engine.put("work", *(b"item %d" % number for number in range(1, 9)))
+    engine.end_turn()
+    tokens = [_lease(work, engine, f"worker-{number}/127.0.0.1:{4000 + number}") for number in range(1, 4)]
+    _lease(audit, engine, "auditor/127.0.0.1:5000")
+    engine.end_turn()
+    pass_by(engine, 1000)
+    assert extend(work, tokens[0], 3 * HOUR_MS)
+    engine.end_turn()
+    assert give_back(work, tokens[1], engine.clock.wall_ms)
+    engine.end_turn()
+    tokens[1] = _lease(work, engine, "127.0.0.1:4004")
+    assert fail(work, _lease(work, engine, "worker-5/127.0.0.1:4005"), engine.clock.wall_ms, "no room")
+    engine.end_turn()
+    assert confirm(work, _lease(work, engine, "worker-6/127.0.0.1:4006"))
+    given_back = _lease(work, engine, "worker-7/127.0.0.1:4007")
+    engine.end_turn()
+    assert give_back(work, given_back, engine.clock.wall_ms)
+    engine.queue("work").go_on()
+    assert extend(work, tokens[2], HOUR_MS)
+    engine.end_turn()
+    return tokens
+
+
+def leased_and_compacted(engine: Engine) -> list[int]:
+    """A segment that stands in for others, with the leases of items in it and who has them, and the live one."""
+    engine.configure({"work": {"max_journal_size_bytes": 1000, "max_journal_overflow": 2}})
+    work = engine.reader("work")
+    engine.put("work", b"leased", b"extended", b"waits")
+    engine.end_turn()
+    tokens = [_lease(work, engine, f"worker-{number}/127.0.0.1:{4000 + number}") for number in range(1, 3)]
+    engine.end_turn()
+    pass_by(engine, 1000)
+    assert extend(work, tokens[1], 3 * HOUR_MS)
+    for _ in range(200):
+        engine.put("work", b"flows" * 10)
+        engine.end_turn()
+        engine.take("work")
+        engine.end_turn()
+        engine.work(20)
+    return tokens
+
+
+def holders(engine: Engine) -> dict[str, Any]:
+    """Who has leases, and since how many ms, by queue."""
+    return {
+        name: {
+            one: [lease.holder, reader.queue.clock.monotonic_ms - lease.since_ms]
+            for one, lease in sorted(reader.held_items().leases.items())
+        }
+        for name, reader in _readers(engine)
+    }
+
+
 def why(engine: Engine) -> dict[str, Any]:
     """Why items have failed that wait, by queue."""
     return {
@@ -190,8 +250,8 @@ def why(engine: Engine) -> dict[str, Any]:
     }
 
 
-def _lease(reader: Reader, engine: Engine) -> int:
-    leased = lease(reader, engine.clock.wall_ms, 2 * HOUR_MS, "")
+def _lease(reader: Reader, engine: Engine, holder: str = "") -> int:
+    leased = lease(reader, engine.clock.wall_ms, 2 * HOUR_MS, holder)
     assert leased is not None
     return leased[0]
 
@@ -207,6 +267,12 @@ MAKERS: Final[dict[str, Callable[[Engine], list[int]]]] = {
     "compacted": compacted,
 }
 
+# Of version 4
+LEASES: Final[dict[str, Callable[[Engine], list[int]]]] = {
+    "leased": leased,
+    "compacted": leased_and_compacted,
+}
+
 
 def started(spool: Path, stopped_at_ms: int) -> Engine:
     """A start a second after the stop."""
@@ -215,20 +281,27 @@ def started(spool: Path, stopped_at_ms: int) -> Engine:
     return Engine(spool, QuickFiles(), clock)
 
 
-if __name__ == "__main__":
-    import shutil
-    import tempfile
-
-    for kind, make in {**MAKERS, "reasons": reasons}.items():
-        folder = Path(sys.argv[1]) / kind
-        made = Engine(folder, QuickFiles())
-        tokens = make(made)
-        made.end_turn()
+def keep(folder: Path, make: Callable[[Engine], list[int]], *, is_killed: bool = False) -> None:
+    """Make a spool in `folder`, stopped in good order or killed, and note what a start finds."""
+    made = Engine(folder, QuickFiles())
+    tokens = make(made)
+    made.end_turn()
+    if is_killed:
+        made.abandon()
+    else:
         made.collection.close()
-        with tempfile.TemporaryDirectory() as aside:
-            shutil.copytree(folder, Path(aside) / "spool")
-            again = started(Path(aside) / "spool", made.clock.wall_ms)
-            expected = {"stopped_at_ms": made.clock.wall_ms, "tokens": tokens, **told(again)}
-            expected["failures"] = why(again)
-            expected["delivered"] = delivered(again)
-        (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+    with tempfile.TemporaryDirectory() as aside:
+        shutil.copytree(folder, Path(aside) / "spool")
+        again = started(Path(aside) / "spool", made.clock.wall_ms)
+        expected = {"stopped_at_ms": made.clock.wall_ms, "tokens": tokens, **told(again)}
+        expected["failures"] = why(again)
+        expected["holders"] = holders(again)
+        expected["delivered"] = delivered(again)
+    (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    for kind, make in {**MAKERS, "reasons": reasons}.items():
+        keep(Path(sys.argv[1]) / kind, make)
+    for kind, make in LEASES.items():
+        keep(Path(sys.argv[1]) / "journal_version_4" / kind, make, is_killed=True)

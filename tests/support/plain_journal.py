@@ -9,7 +9,7 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 FRAME: Final = 9
-PUT, DONE, ABORT, READER, SYNC, IMPORT, CHECKPOINT, DUE, KEY, ORIGIN, FAILURE = range(1, 12)
+PUT, DONE, ABORT, READER, SYNC, IMPORT, CHECKPOINT, DUE, KEY, ORIGIN, FAILURE, LEASE, HOLDER = range(1, 14)
 ENDS: Final = ("got", "confirmed", "expired", "moved", "discarded", "flushed")
 U64: Final = (1 << 64) - 1
 READER_BYTES: Final = 4 + 1 + 8 + 8 + 4 + 8 + 8 + 8 + 48 + 10  # of a CHECKPOINT, besides its name and lists
@@ -28,14 +28,17 @@ class Event:
     flags: int | None = None
     due_ms: int | None = None
     attempts: int | None = None
+    lease: int | None = None
+    holder: str | None = None
     value: bytes | None = None
 
 
 @dataclass
 class Read:
-    """What a journal says, and where it is damaged: (segment, offset)."""
+    """What a journal says, and where it is damaged: (segment, offset). `leases`: attempts, by reader and id."""
 
     events: list[Event] = field(default_factory=list)
+    leases: dict[tuple[int, int], int] = field(default_factory=dict)
     damaged: list[tuple[Path, int]] = field(default_factory=list)
 
 
@@ -111,7 +114,7 @@ def whole(content: bytes, at: int) -> tuple[int, int] | None:
         return None
     body_bytes, checksum, kind = struct.unpack_from("<IIB", content, at)
     end = at + FRAME + body_bytes
-    if not body_bytes or not PUT <= kind <= FAILURE or end > len(content):
+    if not body_bytes or not PUT <= kind <= HOLDER or end > len(content):
         return None
     body = content[at + FRAME : end]
     if kind == PUT:
@@ -135,6 +138,7 @@ class OneSegment:
         self.queue = name
         self.content = segment.content
         self.names: dict[int, str] = {}
+        self.holders: dict[int, str] = {}
         self.due: dict[int, tuple[int, int]] = {}  # of the PUT that follows
         self.due_alone: list[tuple[int, Event]] = []
         self.sync_offsets: list[int] = []
@@ -167,15 +171,23 @@ class OneSegment:
                 break
             else:
                 self.said.damaged.append((segment.path, at))
+                self.holders.clear()
                 at = self._next(at)
         if end is not None and len(self.content) < end:
             self.said.damaged.append((segment.path, len(self.content)))
         self.said.events += self.events
 
     def _is_torn(self, at: int) -> bool:
+        if at == self.segment.at and self._is_marked():
+            return False  # it was on disk with its CHECKPOINT
         if self.sync_offsets:
             return not any(offset > at for offset in [*self.sync_offsets, *self._syncs_behind(at)])
         return not any(whole(self.content, place) for place in range(at + 1, len(self.content)))
+
+    def _is_marked(self) -> bool:
+        """Whether the marker says that the segment was on disk."""
+        markers = self.segment.path.parent.glob("*.live")
+        return any(int(path.name.partition("-")[0]) >= self.segment.number for path in markers)
 
     def _syncs_behind(self, at: int) -> Iterator[int]:
         for place in range(at + 1, len(self.content)):
@@ -217,7 +229,7 @@ class OneSegment:
             self.last_id = item_id
             self._say(
                 self._name(only) if only else None, "put", item_id, add_ms, expire_ms or None, flags, due_ms,
-                attempts or None, body[32:],
+                attempts or None, value=body[32:],
             )  # fmt: skip
         elif kind == DONE:
             reader, reason, at_ms, _, _, ranges = struct.unpack_from("<IBQIQI", body)
@@ -234,12 +246,30 @@ class OneSegment:
         elif kind == CHECKPOINT:
             self._checkpoint(body)
         elif kind == DUE:
-            reader, why, item_id, at_ms, due_ms, _, attempts, _ = struct.unpack("<IBQQQIHH", body)
+            reader, why, item_id, at_ms, due_ms, _, attempts, last = struct.unpack("<IBQQQIHH", body)
             if item_id > self.last_id:
                 self.due[item_id] = (due_ms, 0)
             else:
                 event = ("delayed", "aborted", "leased")[why]
-                self._say(self._name(reader) if reader else None, event, item_id, at_ms, None, None, due_ms, attempts)
+                lease = last & 0xFFF if last & 0x2000 else None
+                name = self._name(reader) if reader else None
+                if event == "delayed" and lease is not None and due_ms <= at_ms:
+                    self._say(name, "returned", item_id, at_ms, attempts=attempts, lease=lease)
+                else:
+                    self._say(name, event, item_id, at_ms, None, None, due_ms, attempts, lease)
+        elif kind == HOLDER:
+            self.holders[int.from_bytes(body[:2], "little")] = body[2:].decode()
+        elif kind == LEASE:
+            reader, at_ms = int.from_bytes(body[:4], "little"), int.from_bytes(body[4:10], "little")
+            for at in range(10, len(body), 22):
+                item_id, length_ms = int.from_bytes(body[at : at + 8], "little"), body[at + 8 : at + 14]
+                _, lease, holder = struct.unpack_from("<IHH", body, at + 14)
+                lease &= 0xFFF
+                event = "extended" if self.said.leases.get((reader, item_id)) == lease else "leased"
+                self.said.leases[reader, item_id] = lease
+                ends_ms = at_ms + int.from_bytes(length_ms, "little")
+                who = self.holders.get(holder)
+                self._say(self._name(reader), event, item_id, at_ms, due_ms=ends_ms, lease=lease, holder=who)
 
     def _checkpoint(self, body: bytes) -> None:
         (readers,) = struct.unpack_from("<I", body, 40)
@@ -253,6 +283,10 @@ class OneSegment:
 
     def _say(
         self, reader: str | None, event: str, item_id: int, at_ms: int, expire_ms: int | None = None,
-        flags: int | None = None, due_ms: int | None = None, attempts: int | None = None, value: bytes | None = None,
+        flags: int | None = None, due_ms: int | None = None, attempts: int | None = None, lease: int | None = None,
+        holder: str | None = None, value: bytes | None = None,
     ) -> None:  # fmt: skip
-        self.events.append(Event(self.queue, reader, event, item_id, at_ms, expire_ms, flags, due_ms, attempts, value))
+        said = Event(
+            self.queue, reader, event, item_id, at_ms, expire_ms, flags, due_ms, attempts, lease, holder, value
+        )
+        self.events.append(said)

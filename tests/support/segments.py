@@ -15,6 +15,7 @@ from kestreld.journal.kestrel.ops import (
 )
 from kestreld.journal.records import (
     FRAME_BYTES,
+    LAST_ATTEMPT,
     Checkpoint,
     Done,
     Kind,
@@ -33,6 +34,7 @@ from kestreld.journal.records import (
     read_checkpoint,
     read_done,
     read_due,
+    read_leases,
     read_reader,
     whole_records,
 )
@@ -92,8 +94,9 @@ def got(first_id: int, last_id: int, at_ms: int, *, reader: int = 1, reason: Rea
     return done_record(Done(reader, reason, at_ms, count, 0, [(first_id, last_id)]))
 
 
-def plain_rows(path: Path, server: str = "") -> Iterator[Row]:
-    """What is in a sound segment, record by record."""
+def plain_rows(path: Path, server: str = "", leases: dict[tuple[int, int], int] | None = None) -> Iterator[Row]:
+    """What is in a sound segment, record by record. `leases`: attempts by reader and id, of the segments before."""
+    leases = {} if leases is None else leases
     buffer = path.read_bytes()
     header, at = decode_header(buffer, str(path))
     names: dict[int, str] = {}
@@ -125,7 +128,15 @@ def plain_rows(path: Path, server: str = "") -> Iterator[Row]:
             due = read_due(body)
             if due.why != Why.DELAYED or due.item_id <= last_id:  # what precedes its PUT is a column of that
                 event = {Why.DELAYED: "delayed", Why.FAILED: "aborted", Why.LEASED: "leased"}[due.why]
+                if due.why == Why.DELAYED and due.lease & LAST_ATTEMPT and due.due_at_ms <= due.at_ms:
+                    event = "returned"
                 yield _ended(server, header, names.get(due.reader), event, due.item_id, due.at_ms)
+        elif record_type == Type.LEASE and not header.replaced:
+            for due in read_leases(body):
+                attempt, key = due.lease & 0xFFF, (due.reader, due.item_id)
+                event = "extended" if leases.get(key) == attempt else "leased"
+                leases[key] = attempt
+                yield _ended(server, header, names[due.reader], event, due.item_id, due.at_ms)
 
 
 def _ended(server: str, header: Header, reader: str | None, event: str, number: int, at_ms: int) -> Row:

@@ -13,7 +13,7 @@ from kestreld.journal.segment import decode_header
 from kestreld.journal.verify import verify_spool
 from kestreld.queues.leases import confirm, item_of, lease
 from tests.support.engine import Engine, QuickFiles
-from tests.support.kept_journals import MAKERS, delivered, started, told, types_in, why
+from tests.support.kept_journals import LEASES, MAKERS, delivered, holders, started, told, types_in, why
 
 GOLDEN: Final = Path(__file__).parents[2] / "golden"
 KEPT: Final = GOLDEN / "journal_version_1"
@@ -159,3 +159,46 @@ def test_a_start_knows_why_items_failed(tmp_path: Path) -> None:
     assert Type.FAILURE in types_in(segments)
     assert {version_of(path) for path in segments} == {1, 3}
     engine.abandon()
+
+
+# Version 4: leases that outlive a kill
+
+
+@pytest.fixture(params=LEASES)
+def kept_4(request: pytest.FixtureRequest) -> Path:
+    return GOLDEN / "journal_version_4" / str(request.param)
+
+
+def test_a_start_knows_the_leases_that_a_kill_has_left_and_who_has_them(kept_4: Path, tmp_path: Path) -> None:
+    shutil.copytree(kept_4, tmp_path / "spool")
+    expected = json.loads((kept_4 / "expected.json").read_text())
+    engine = started(tmp_path / "spool", expected["stopped_at_ms"])
+    found = json.loads(json.dumps({**told(engine), "failures": why(engine), "holders": holders(engine)}))
+    assert found == {what: expected[what] for what in found}
+    assert delivered(engine) == expected["delivered"]
+    engine.abandon()
+
+
+def test_tokens_of_before_a_kill_are_good_after_a_start(kept_4: Path, tmp_path: Path) -> None:
+    shutil.copytree(kept_4, tmp_path / "spool")
+    expected = json.loads((kept_4 / "expected.json").read_text())
+    engine = started(tmp_path / "spool", expected["stopped_at_ms"])
+    assert [confirm(engine.reader("work"), token) for token in expected["tokens"]] == [True] * len(expected["tokens"])
+    engine.end_turn()
+    engine.crash()
+    ended = [item_of(token) for token in expected["tokens"]]
+    assert [one[1] for one in delivered(engine)["work"] if one[1] in ended] == []
+    engine.abandon()
+
+
+def test_both_have_leases_and_holders_and_one_stands_in_for_others() -> None:
+    folder = GOLDEN / "journal_version_4"
+    for kind in LEASES:
+        segments = sorted((folder / kind).glob("*.journal/*.seg"))
+        assert types_in(segments) >= {Type.LEASE, Type.HOLDER}
+        assert 4 in map(version_of, segments)
+    headers = [
+        decode_header(path.read_bytes(), str(path))[0]
+        for path in sorted((folder / "compacted").glob("*.journal/*.seg"))
+    ]
+    assert [bool(header.replaced) for header in headers] == [True, False]

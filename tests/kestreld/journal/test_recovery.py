@@ -185,6 +185,10 @@ def cancel_the_first_delayed(engine: Engine) -> None:
     reader.withdraw(min(reader.held_items().later), Reason.DISCARDED)
 
 
+def lease_the_head(engine: Engine) -> None:
+    assert leases.lease(engine.reader("work"), engine.clock.wall_ms, 30_000, "127.0.0.1:1") is not None
+
+
 FROM = Origin(0, Reason.MOVED, 3, 1_600_000_000_000, "elsewhere+child", "no route")
 STEPS: list[Callable[[Engine], object]] = [
     lambda engine: engine.reader("work"),
@@ -211,10 +215,11 @@ STEPS: list[Callable[[Engine], object]] = [
     cancel_the_first_delayed,
     lambda engine: fail_with_the_head(engine, "no room"),
     lambda engine: engine.queue("work").put_moved(b"six", 0, None, FROM),
+    lease_the_head,
 ]
 
 
-def play(*, version: int = 3, **settings: object) -> History:
+def play(*, version: int = 4, **settings: object) -> History:
     """`version` is that of the first segment."""
     engine = Planted({}, **settings)
     engine.reader(FAMILY)
@@ -248,9 +253,9 @@ def test_the_history_has_every_kind_of_record():
     _, at = decode_header(data, "")
     assert {kind for kind, _, _ in find_whole_records(data, at)} == set(Type) - {Type.IMPORT}
     for history in (ONE_SEGMENT, SYNCED, MANY_SEGMENTS):
-        assert [data for _, _, data in history.last.items["work"]] == [b"four", b"", b"five", b"six"]
+        assert [data for _, _, data in history.last.items["work"]] == [b"", b"five", b"six"]
         assert [data for _, _, data in history.last.items["work+audit"]] == [b"six"]
-        assert [data for _, _, data in history.last.due["work"]] == [b"two", b"in a minute"]
+        assert [data for _, _, data in history.last.due["work"]] == [b"four", b"two", b"in a minute"]
         assert [data for _, _, data in history.last.due["work+audit"]] == [b"in a second, for one", b"in a minute"]
         assert (history.last.retries["work"], history.last.streams) == ({2: 2}, {"spark": 3})
         assert history.last.keys == {"work": {KEYS[0]: 8, KEYS[1]: 11}, "work+audit": {}}
@@ -298,8 +303,8 @@ def test_a_journal_cut_at_any_byte_of_its_tail_comes_back_as_it_was_some_commits
 def test_every_byte_cut_off_is_kept_and_spoken_of_once(history):
     whole = history.files[history.live]
     _, at = decode_header(whole, "")
-    # What is said of a PUT stands before it, and is cut off with it.
-    ends = {end for kind, _, end in find_whole_records(whole, at) if kind < Type.DUE}
+    # What is said of a PUT stands before it, and is cut off with it; what is said of a lease is not.
+    ends = {end for kind, _, end in find_whole_records(whole, at) if kind < Type.DUE or kind >= Type.LEASE}
     for cut in range(len(whole) - 60, len(whole)):
         engine = Planted({**history.files, history.live: whole[:cut]})
         assert len(engine.log) == (cut not in ends)
@@ -537,10 +542,10 @@ def test_a_segment_of_a_later_version_is_refused_by_that_name():
     whole = ONE_SEGMENT.files[ONE_SEGMENT.live]
     header, header_bytes = decode_header(whole, "")
     later = bytearray(encode_header(header))
-    later[8] = 4
+    later[8] = 5
     later[-4:] = (xxh3_64_intdigest(bytes(later[:-4])) & 0xFFFFFFFF).to_bytes(4, "little")
     engine = Planted({ONE_SEGMENT.live: bytes(later) + whole[header_bytes:]})
-    assert "journal version 4; this kestreld reads versions 1 to 3" in engine.log[0]
+    assert "journal version 5; this kestreld reads versions 1 to 4" in engine.log[0]
     assert engine.stopped
 
 

@@ -3,7 +3,7 @@
 import errno
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -27,9 +27,11 @@ from kestreld.journal.records import (
     put_record,
     read_due,
     read_key,
+    read_leases,
 )
 from kestreld.journal.repair import RepairReport, repair
 from kestreld.journal.segment import Header, decode_header, encode_header
+from kestreld.queues.leases import lease
 from kestreld.queues.reader_lifecycle import ReaderLifecycle
 from tests.support.clock import FakeClock
 from tests.support.damage import (
@@ -43,6 +45,7 @@ from tests.support.damage import (
     Sample,
     drained,
     held_back,
+    holders,
     known_key,
     of_each_byte,
     some_of,
@@ -53,6 +56,11 @@ from tests.support.mortal_files import Killed, MortalFiles
 
 SAMPLE = Sample()
 QUEUES = (FAMILY, f"{FAMILY}+audit")
+READ: Mapping[Type, Callable[[bytes], Sequence[Due | Key]]] = {
+    Type.DUE: lambda body: [read_due(body)],
+    Type.KEY: lambda body: [read_key(body)],
+    Type.LEASE: read_leases,
+}
 QUICK = 1500  # so many of the bits and cuts are tried where there is no time for all
 Changes = Mapping[str, bytes | None]  # what is wrong with files, by path; None = missing
 Spans = list[tuple[str, int, int]]  # path, and from where to where it is not what was written
@@ -94,11 +102,11 @@ def known_to_have_been(changes: Changes, lost: set[int]) -> range:
 
 def said_of(one: int, record_type: Type) -> list[Place]:
     """The records of that type that are about an item."""
-    read: Callable[[bytes], Due | Key] = read_due if record_type == Type.DUE else read_key
+    read = READ[record_type]
     return [
         place
         for place in SAMPLE.places
-        if place.record_type == record_type and read(place.record[FRAME_BYTES:]).item_id == one
+        if place.record_type == record_type and any(said.item_id == one for said in read(place.record[FRAME_BYTES:]))
     ]
 
 
@@ -121,7 +129,8 @@ def assert_all_that_is_whole_is_delivered(changes: Changes, spans: Spans, where:
     disk = SAMPLE.disk(changes)
     assert Engine(SPOOL, SAMPLE.disk(changes)).take(OTHER) == b"sound", where
     report = mended(disk)
-    held, keys = held_back(copied(disk)), {key: known_key(copied(disk), key) for key in KEYS}
+    started = Engine(SPOOL, copied(disk))
+    held, leased, keys = held_back(started), holders(started), {key: known_key(started, key) for key in KEYS}
     found = drained(disk)
     lost = hit(spans)
     for key, one in SAMPLE.keys.items():
@@ -144,8 +153,18 @@ def assert_all_that_is_whole_is_delivered(changes: Changes, spans: Spans, where:
         waiting = [one for one in ids if one not in held[name]]
         assert waiting == sorted(waiting), f"{where}: {name} out of order"
         for one, due_at_ms in SAMPLE.held_back[name].items():
-            if one in ids and all(is_believed(said, spans) for said in said_of(one, Type.DUE)):
+            said = [*said_of(one, Type.DUE), *said_of(one, Type.LEASE)]
+            if one in ids and all(is_believed(place, spans) for place in said):
                 assert held[name][one] == due_at_ms, f"{where}: {name} forgot when {one} is due"
+        for one, had in leased[name].items():
+            was = SAMPLE.holders[name].get(one)
+            assert was is not None, f"{where}: {name} has leased {one} out to nobody"
+            assert had[0] in ("", was[0]), f"{where}: {name} has leased {one} out to somebody else"
+            assert had[1] == was[1], f"{where}: {name} has leased {one} out once more"
+        for one, was in SAMPLE.holders[name].items():
+            paths = {place.path for place in said_of(one, Type.LEASE)}
+            if one in ids and not any(path in paths for path, _, _ in spans):
+                assert leased[name].get(one) == was, f"{where}: {name} has forgotten who has {one}"
         assert [SAMPLE.puts[one].record for one in ids] == found[name], f"{where}: {name} altered"
         assert set(SAMPLE.undone[name]) - lost <= set(ids), f"{where}: {name} lost more than {lost}"
         assert not lost & set(ids)
@@ -209,7 +228,7 @@ def test_every_segment_cut_all_over() -> None:
 
 def test_the_sample_has_something_of_everything() -> None:
     assert {place.record_type for place in SAMPLE.places} == set(Type) - {Type.IMPORT}
-    assert len(SAMPLE.segments) == 6
+    assert len(SAMPLE.segments) == 7
     assert SAMPLE.undone[FAMILY] != SAMPLE.undone[f"{FAMILY}+audit"] != list(SAMPLE.puts)
 
 
@@ -430,15 +449,52 @@ def test_a_dry_run_says_the_same_and_changes_nothing() -> None:
     assert disk.files == before
 
 
+def test_without_a_lease_its_items_are_delivered_at_once() -> None:
+    (first, *_) = [place for place in SAMPLE.places if place.record_type == Type.LEASE]
+    ids = [due.item_id for due in read_leases(first.record[FRAME_BYTES:])]
+    disk = SAMPLE.disk({first.path: SAMPLE.flipped(first.path, first.end * 8 - 1)})
+    assert mended(disk).lost == 0
+    assert ids == [10, 11]
+    extended = {10: ("", SAMPLE.holders[FAMILY][10][1])}  # and whose it is may have been in the bad stretch
+    assert holders(Engine(SPOOL, disk))[FAMILY] == extended
+    assert item_id(Engine(SPOOL, disk).reader(FAMILY).take(FakeClock().wall_ms) or b"") == 11
+
+
+def test_without_a_holder_it_is_not_known_who_has_the_lease_and_nobody_else_has_it() -> None:
+    first, second = [place for place in SAMPLE.places if place.record_type == Type.HOLDER]
+    attempt, bob = SAMPLE.holders[FAMILY][10][1], SAMPLE.holders[FAMILY][11]
+    for bad, expected in ((first, bob), (second, ("", bob[1]))):
+        disk = SAMPLE.disk({bad.path: SAMPLE.flipped(bad.path, bad.end * 8 - 1)})
+        mended(disk)
+        assert holders(Engine(SPOOL, disk))[FAMILY] == {10: ("", attempt), 11: expected}
+
+
+def test_the_name_of_a_number_is_not_taken_from_before_the_damage(tmp_path: Path) -> None:
+    engine = Engine(SPOOL, MemoryFiles(), retry_delays_ms=(1000,))
+    engine.put(FAMILY, b"one", b"two")
+    engine.end_turn()
+    for number in (1, 2):  # each process numbers them from 1 on
+        assert lease(engine.reader(FAMILY), engine.clock.wall_ms, 60_000, f"10.0.0.{number}:1")
+        engine.end_turn()
+        engine.crash()
+    disk = engine.files
+    assert isinstance(disk, MemoryFiles)
+    content = disk.files[max(path for path in disk.files if path.endswith(".seg"))]
+    content[content.index(b"10.0.0.2:1")] ^= 1
+    mended(disk)
+    found = holders(Engine(SPOOL, disk))[FAMILY]
+    assert {one: holder for one, (holder, _) in found.items()} == {1: "10.0.0.1:1", 2: ""}
+
+
 def test_a_journal_of_a_later_version_is_not_touched() -> None:
     path = SAMPLE.segments[2]
     content = bytearray(SAMPLE.files[path])
     header, header_bytes = decode_header(bytes(content), path)
     later = bytearray(encode_header(Header(header.journal_id, 3, header.first_id, header.created_at_ms, FAMILY)))
-    later[8] = 4  # the version; its checksum is made anew
+    later[8] = 5  # the version; its checksum is made anew
     disk = SAMPLE.disk({path: sealed(bytes(later)) + bytes(content[header_bytes:])})
     before = {name: bytes(data) for name, data in disk.files.items()}
-    with pytest.raises(JournalCorrupt, match="journal version 4"):
+    with pytest.raises(JournalCorrupt, match="journal version 5"):
         mended(disk)
     assert disk.files == before
 

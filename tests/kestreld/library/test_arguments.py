@@ -44,7 +44,7 @@ UNLIMITED: Final = (
 COUNTS: Final = ("max_journal_size_bytes", "max_journal_overflow", "max_memory_size_bytes", "max_keys")
 LIMITS: Final = ("max_lease_ms", "max_delay_ms", "key_time_ms")
 SPANS: Final = ("sync_journal_ms", "max_age_ms")
-SWITCHES: Final = ("discard_old_when_full", "journal")
+SWITCHES: Final = ("journal_leases", "discard_old_when_full", "journal")
 NAMES: Final = ("move_expired_to", "move_failed_to")
 NO_NAME: Final = ("", "a b", "a/b", "+x", "x.y", "\x7f", "\u4e00")
 

@@ -1,7 +1,9 @@
 """Items with a time and an owner of their own: leases, delays, retries and keys of durable queues."""
 
 import asyncio
+import errno
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,10 +13,11 @@ from typing import Any, Final
 
 import pytest
 
-from kestreld.errors import InvalidArgument, LeaseLost, QueueClosed
+from kestreld.errors import InvalidArgument, JournalFailed, LeaseLost, QueueClosed
 from kestreld.library import Lease, PersistentQueue, QItem, QueueConfig
 from tests.support.interrupting import interrupted_at
 from tests.support.library import LONG_S, data_of, journaled, read_all
+from tests.support.waiting import until
 
 SHORT_S: Final = 0.05
 HEARTBEAT_S: Final = 1.5  # it is extended in time also on a busy machine
@@ -220,6 +223,38 @@ def test_with_a_heartbeat_a_block_may_take_longer_than_its_lease(queue: Persiste
     lease = queue.lease(HEARTBEAT_S, heartbeat=True)
     assert lease is not None
     with lease:
+        assert queue.remove_receive(timeout=2 * HEARTBEAT_S) is None
+    assert (queue.remove(), queue.figures.expired_leases) == (None, 0)
+
+
+@pytest.mark.parametrize("sync_journal_ms", [None, 0])
+def test_a_heartbeat_goes_on_while_the_disk_takes_nothing(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, sync_journal_ms: int | None
+) -> None:
+    queue = opened(sync_journal_ms=sync_journal_ms)
+    queue.add(b"1")
+    lease = queue.lease(HEARTBEAT_S, heartbeat=True)
+    assert lease is not None
+    with lease:
+        monkeypatch.setattr(queue._spool.files, "write", refused)
+        with pytest.raises(JournalFailed):
+            queue.add(b"2")
+        assert queue.remove_receive(timeout=2 * HEARTBEAT_S) is None
+    assert (queue.remove(), queue.figures.expired_leases) == (None, 0)
+
+
+def refused(fd: int, data: bytes) -> int:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_heartbeat_survives_a_turn_whose_commit_fails(queue: PersistentQueue) -> None:
+    queue.add(b"1")
+    lease = queue.lease(HEARTBEAT_S, heartbeat=True)
+    assert lease is not None
+    with lease:
+        with queue._spool.lock:
+            queue._spool.failed[queue._reading.reader.queue] = JournalFailed("work.journal", "write failed")
+        until(lambda: not queue._spool.failed, "the beat that learns it")
         assert queue.remove_receive(timeout=2 * HEARTBEAT_S) is None
     assert (queue.remove(), queue.figures.expired_leases) == (None, 0)
 

@@ -129,7 +129,7 @@ def test_a_kill_before_the_move_keeps_it_for_the_dead_letter(make_engine: MakeEn
 
 
 def test_without_one_the_journal_is_as_it_was(make_engine: MakeEngine) -> None:
-    engine = make_engine(max_retries=9)
+    engine = make_engine(max_retries=9, journal_leases=False)
     engine.put("work", b"x")
     for _ in range(3):
         fail_with(engine, "")
@@ -142,7 +142,7 @@ def test_without_one_the_journal_is_as_it_was(make_engine: MakeEngine) -> None:
 
 def test_where_failures_are_not_counted_it_is_not_kept(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    engine.configure()
+    engine.configure(journal_leases=False)
     engine.put("work", b"x")
     one = fail_with(engine, WHY)
     assert reason_of(engine, one) == ""
@@ -205,7 +205,7 @@ def test_a_disk_that_refuses_the_first_ones_segment_is_tried_once_and_has_it_in_
     make_engine: MakeEngine,
 ) -> None:
     files = FaultyFiles(errno.ENOSPC, ("create",), stays=True)
-    engine = make_engine(files, max_retries=9)
+    engine = make_engine(files, max_retries=9, journal_leases=False)
     engine.put("work", b"x")
     engine.end_turn()
     files.fail_from(1)

@@ -12,6 +12,7 @@ from tests.support.engine import Engine, LateFiles, QuickFiles
 
 NAMES = ("work", "work+a")
 DELAYS_MS = (1, 5, 40, 1000)
+RESTORED_MS = 2000  # what a lease lasts at least after a start
 
 
 @dataclass
@@ -42,7 +43,8 @@ class Life:
         self.now = {name: Known() for name in NAMES}
         self.written = {name: Known() for name in NAMES}
         self.had: dict[str, dict[int, int]] = {name: {} for name in NAMES}  # id -> when its lease ends, or 0
-        self.stopped_with: dict[str, dict[int, int]] = {name: {} for name in NAMES}
+        self.leases_written: dict[str, dict[int, int]] = {name: {} for name in NAMES}  # id -> end, at the last commit
+        self.leases_since: dict[str, set[tuple[int, int]]] = {name: set() for name in NAMES}
         for name in NAMES:
             self.engine.reader(name)
         self.end_turn()
@@ -97,7 +99,13 @@ class Life:
             del known.undone[one]
         else:
             lease = reader.held.leases.get(one) if reader.held is not None else None
-            self.had[name][one] = lease.ends_at_ms if how == 2 and lease is not None else 0
+            self.had[name][one] = 0
+            if how == 2 and lease is not None:
+                self.is_leased(name, one, lease.ends_at_ms)
+
+    def is_leased(self, name: str, one: int, ends_at_ms: int) -> None:
+        self.had[name][one] = ends_at_ms
+        self.leases_since[name].add((one, ends_at_ms))
 
     def end_read(self) -> None:
         name = self.random.choice(NAMES)
@@ -122,7 +130,7 @@ class Life:
                 self.has_failed(name, one)
             case _:
                 reader.extend_lease(one, 50)
-                had[one] = self.now_ms + 50
+                self.is_leased(name, one, self.now_ms + 50)
                 return
         del had[one]
 
@@ -182,6 +190,11 @@ class Life:
         for note in self.engine.queue("work").notes.due:
             for reader in note.readers:
                 self.written[reader.name].due_at_ms.pop(note.item_id, None)
+        for name, had in self.had.items():
+            held = self.reader(name).held
+            waiting = held.unwritten_leases if held is not None else ()
+            self.leases_written[name] = {one: ends for one, ends in had.items() if ends and one not in waiting}
+            self.leases_since[name] = {(one, had[one]) for one in waiting if had.get(one)}
 
     def count(self) -> None:
         assert self.engine.log == []
@@ -201,24 +214,26 @@ class Life:
         if is_clean:
             self.engine.restart()
             self.had = {
-                name: {one: ends_at_ms for one, ends_at_ms in had.items() if ends_at_ms > self.now_ms}
+                name: {one: max(ends, self.now_ms + RESTORED_MS) for one, ends in had.items() if ends > self.now_ms}
                 for name, had in self.had.items()
             }
-            self.stopped_with = {name: dict(had) for name, had in self.had.items()}
         else:
             self.engine.crash()
-            self.had = {name: self.leases_of_last_stop(name) for name in NAMES}
+            self.had = {name: self.leases_after_kill(name) for name in NAMES}
             self.now = {name: known.copy() for name, known in self.written.items()}
         for known in self.now.values():
             known.due_at_ms = {one: at_ms for one, at_ms in known.due_at_ms.items() if one in known.undone}
-        self.written = {name: known.copy() for name, known in self.now.items()}
+        self.note_written()
         self.count()
 
-    def leases_of_last_stop(self, name: str) -> dict[int, int]:
-        """Those that the journal knows go on after a kill, too, if their items are not done."""
+    def leases_after_kill(self, name: str) -> dict[int, int]:
+        """Those that were written go on; so may others that have been granted since the last commit."""
         held = self.reader(name).held
         found = {one: lease.ends_at_ms for one, lease in held.leases.items()} if held is not None else {}
-        assert found.items() <= self.stopped_with[name].items()
+        written = {(one, ends) for one, ends in self.leases_written[name].items() if ends > self.now_ms}
+        assert {one for one, _ in written} <= found.keys()
+        may_be = {(one, max(ends, self.now_ms + RESTORED_MS)) for one, ends in written | self.leases_since[name]}
+        assert found.items() <= may_be
         return found
 
     def drain(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 from kestreld.errors import JournalCorrupt, JournalFailed, KestrelError, NotImported
 from kestreld.journal.records import Type, item_id
 from kestreld.journal.repair import RepairReport
+from kestreld.queues.leases import confirm, extend, lease
 from kestreld.queues.reader import Reader
 from kestreld.queues.repairing import Repairer
 from tests.support.clock import FakeClock
@@ -128,6 +129,28 @@ def test_a_queue_that_stopped_in_use_is_open_at_once_and_loses_only_what_is_bad(
     engine.crash()
     assert (engine.drain("work"), engine.drain("work+audit")) == ([], [])
     assert engine.queue("work").streams["spark"].head == 1
+
+
+def test_who_has_a_lease_has_it_after_the_repair_and_after_a_kill() -> None:
+    engine = filled()
+    reader = engine.reader("work")
+    leased = [lease(reader, engine.clock.wall_ms, 60_000, f"10.0.0.{number}:1") for number in (1, 2)]
+    engine.end_turn()
+    engine.clock.advance(5000)
+    assert all(extend(reader, token, 60_000) for token, _ in filter(None, leased))
+    engine.end_turn()
+    engine.crash()  # the journal is all that is known
+    flip(engine, ITEMS[30])
+    assert repaired(engine, "work") is not None
+    reader = engine.reader("work")
+    assert all(extend(reader, token, 90_000) for token, _ in filter(None, leased))
+    engine.end_turn()
+    engine.crash()
+    held = engine.reader("work").held_items()
+    assert {engine.clock.monotonic_ms - found.since_ms for found in held.leases.values()} == {5000}
+    assert {one: found.holder for one, found in held.leases.items()} == {1: "10.0.0.1:1", 2: "10.0.0.2:1"}
+    assert {found.ends_at_ms - engine.clock.monotonic_ms for found in held.leases.values()} == {90_000}
+    assert all(confirm(engine.reader("work"), token) for token, _ in filter(None, leased))
 
 
 def test_a_child_can_be_named_for_its_family() -> None:

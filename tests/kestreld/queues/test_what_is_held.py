@@ -455,5 +455,5 @@ def test_a_checkpoint_takes_no_step_of_python_for_each_lease(tmp_path: Path) -> 
     finally:
         sys.setprofile(None)
     assert steps < 1000
-    assert len(checkpoint.readers[0].done) == 1000
+    assert checkpoint.readers[0].held_items == 1000
     assert read_checkpoint(record[FRAME_BYTES:]) == checkpoint

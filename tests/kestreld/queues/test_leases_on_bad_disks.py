@@ -1,0 +1,149 @@
+"""Leases on a disk that refuses: they go on in memory, and are in the journal once it takes them again."""
+
+import errno
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kestreld.queues import leases
+from tests.support.engine import Engine
+from tests.support.faulty_files import FaultyFiles
+
+LEASE_MS: Final = 60_000
+
+
+def lease(engine: Engine, holder: str = "worker-7") -> int:
+    leased = leases.lease(engine.reader("work"), engine.clock.wall_ms, LEASE_MS, holder)
+    assert leased is not None
+    return leased[0]
+
+
+def end_turn(engine: Engine, files: FaultyFiles) -> bool:
+    """Commit and sync; whether that went well."""
+    failed = bool(engine.end_turn())
+    while files.under_way:
+        files.finish_background()
+        failed = bool(engine.end_turn()) or failed
+    return not failed
+
+
+def refuse(files: FaultyFiles) -> None:
+    files.stays = True
+    files.fail_from(1)
+
+
+def goes_on(engine: Engine, files: FaultyFiles, error: int) -> None:
+    """The disk is back: a full one is tried again, another after a reload."""
+    files.mend()
+    if error == errno.ENOSPC:
+        engine.clock.advance(10_000)
+        engine.work(5)
+    else:
+        engine.configure(sync_journal_ms=engine.config.defaults.sync_journal_ms)
+    end_turn(engine, files)
+    queue = engine.queue("work")
+    assert queue.journal is not None
+    assert queue.journal.failed is None
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC], ids=["broken", "full"])
+@pytest.mark.parametrize("had_leases", [False, True], ids=["first lease", "more leases"])
+def test_leases_and_extensions_go_on_in_memory_and_are_written_when_the_disk_is_back(
+    tmp_path: Path, error: int, *, had_leases: bool
+) -> None:
+    files = FaultyFiles(error, kinds=("make_dir", "create", "write"))
+    engine = Engine(tmp_path / "spool", files)
+    engine.put("work", b"one", b"two", b"three")
+    assert end_turn(engine, files)
+    tokens = []
+    if had_leases:
+        tokens.append(lease(engine))
+        assert end_turn(engine, files)
+    refuse(files)
+    tokens.append(lease(engine))
+    assert end_turn(engine, files), "no reply waits for a lease"
+    assert files.failed
+    engine.clock.advance(LEASE_MS // 2)
+    tokens.append(lease(engine))
+    assert all(leases.extend(engine.reader("work"), token, LEASE_MS) for token in tokens)
+    assert end_turn(engine, files)
+    work = engine.reader("work")
+    assert all(work.is_leased(leases.item_of(token)) for token in tokens)
+    assert any("leases are in memory until the disk takes them" in line for line in engine.log)
+    ends_at_ms = {one: held.ends_at_ms for one, held in work.held_items().leases.items()}
+    goes_on(engine, files, error)
+    engine.crash()
+    work = engine.reader("work")
+    assert {one: held.ends_at_ms for one, held in work.held_items().leases.items()} == ends_at_ms
+    assert {held.holder for held in work.held_items().leases.values()} == {"worker-7"}
+    assert all(leases.confirm(work, token) for token in tokens)
+    assert end_turn(engine, files)
+    engine.crash()
+    assert engine.items("work") == 3 - len(tokens)
+
+
+def test_a_kill_before_the_disk_is_back_ends_the_leases_that_it_refused_and_no_others(tmp_path: Path) -> None:
+    files = FaultyFiles(kinds=("make_dir", "create", "write"))
+    engine = Engine(tmp_path / "spool", files)
+    engine.put("work", b"one", b"two")
+    assert end_turn(engine, files)
+    written = lease(engine)
+    assert end_turn(engine, files)
+    refuse(files)
+    lease(engine)
+    assert end_turn(engine, files)
+    files.mend()
+    engine.crash()
+    assert list(engine.reader("work").held_items().leases) == [leases.item_of(written)]
+    assert engine.drain("work") == [b"two"]
+
+
+def test_what_is_confirmed_while_the_disk_refuses_is_not_leased_again_when_it_is_back(tmp_path: Path) -> None:
+    files = FaultyFiles(kinds=("make_dir", "create", "write"))
+    engine = Engine(tmp_path / "spool", files)
+    engine.put("work", b"one", b"two")
+    assert end_turn(engine, files)
+    before = lease(engine)
+    assert end_turn(engine, files)
+    refuse(files)
+    during = lease(engine)
+    end_turn(engine, files)
+    for token in (before, during):
+        assert leases.confirm(engine.reader("work"), token)
+        end_turn(engine, files)
+    goes_on(engine, files, errno.EIO)
+    engine.crash()
+    assert not engine.reader("work").held_items().leases
+    assert engine.items("work") == 0
+
+
+@pytest.mark.parametrize("extended", [False, True], ids=["granted", "extended"])
+def test_leases_that_a_failed_sync_cut_off_are_in_the_next_segment(tmp_path: Path, *, extended: bool) -> None:
+    files = FaultyFiles(kinds=("sync",))
+    engine = Engine(tmp_path / "spool", files, sync_journal_ms=0)
+    engine.put("work", b"one", b"two")
+    assert end_turn(engine, files)
+    token = lease(engine)
+    assert end_turn(engine, files)
+    if extended:
+        engine.clock.advance(LEASE_MS // 2)
+        assert leases.extend(engine.reader("work"), token, LEASE_MS)
+    else:
+        token = lease(engine)
+    engine.put("work", b"is lost")
+    files.fail_from(1)
+    end_turn(engine, files)
+    assert files.failed
+    journal = engine.queue("work").journal
+    assert journal is not None
+    files.mend()
+    ends_at_ms = {one: held.ends_at_ms for one, held in engine.reader("work").held_items().leases.items()}
+    number = journal.live.number
+    engine.configure(sync_journal_ms=0)
+    end_turn(engine, files)
+    assert journal.live.number > number
+    engine.crash()
+    work = engine.reader("work")
+    assert {one: held.ends_at_ms for one, held in work.held_items().leases.items()} == ends_at_ms
+    assert leases.confirm(work, token)
