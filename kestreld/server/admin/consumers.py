@@ -51,12 +51,15 @@ class _Longest:
 
 @dataclass(slots=True)
 class _Leases:
-    """Leases of one address: since when it has the first, and when the first ends."""
+    """Leases of one holder: since when it has the first and where it took it, and when the first ends."""
 
+    client: str
     since_ms: int
     until_ms: int
     first_id: int
     count: int = 0
+    extended: int = 0  # how often, all together
+    is_seen: bool = False  # a token of theirs was presented since the restart
 
 
 class ConsumersReport:
@@ -121,28 +124,36 @@ class ConsumersReport:
             self._holding.add(first_ms, session, fields)
 
     def _look_through_leases(self, reader: Reader) -> Iterator[None]:
-        """Add up leases by their holders' addresses, since they outlive connections."""
+        """Add up leases by their holders' names or addresses, since they outlive connections."""
         held = reader.held
         for place, one in enumerate(list(held.leases) if held is not None else (), 1):
             if place % STEP_READS == 0:
                 yield
             lease = lease_of(reader, one)
             if lease is not None:
-                leases = self._leasing.setdefault(lease.holder, _Leases(lease.since_ms, lease.ends_at_ms, one))
+                leases = self._leasing.get(lease.name)
+                if leases is None:
+                    leases = _Leases(lease.client, lease.since_ms, lease.ends_at_ms, one)
+                    self._leasing[lease.name] = leases
                 leases.count += 1
-                leases.since_ms = min(leases.since_ms, lease.since_ms)
+                leases.extended += lease.extended
+                leases.is_seen |= lease.is_seen
+                if lease.since_ms < leases.since_ms:
+                    leases.since_ms, leases.client = lease.since_ms, lease.client
                 leases.until_ms = min(leases.until_ms, lease.ends_at_ms)
                 leases.first_id = min(leases.first_id, one)
 
     def _holders(self) -> Iterator[dict[str, Any] | None]:
         longest = nsmallest(self._limit, self._leasing.items(), key=lambda found: found[1].since_ms)
         for place, (holder, leases) in enumerate(longest, 1):
-            fields: dict[str, Any] = {"client": holder} if self._with_clients else {}
+            fields: dict[str, Any] = {"client": leases.client, "holder": holder} if self._with_clients else {}
             yield fields | {
                 "since_at_ms": self._at_ms(leases.since_ms),
                 "until_at_ms": self._at_ms(leases.until_ms),
                 "leases": leases.count,
                 "first_id": leases.first_id,
+                "extended": leases.extended,
+                "seen": leases.is_seen,
             }
             if place % STEP_SESSIONS == 0:
                 yield None

@@ -52,8 +52,9 @@ def _known_of(one: int, reader: Reader, *, with_clients: bool) -> dict[str, Any]
         known["due_at_ms"] = behind_ms + Held.due_of(reader.held.later[one])
     if (lease := lease_of(reader, one)) is not None:
         known |= {"since_at_ms": behind_ms + lease.since_ms, "until_at_ms": behind_ms + lease.ends_at_ms}
+        known |= {"extended": lease.extended, "seen": lease.is_seen}
         if with_clients:
-            known["client"] = lease.holder
+            known |= {"client": lease.client, "holder": lease.name}
     if attempts := reader.retries.get(one):
         known["attempts"] = attempts
     return known

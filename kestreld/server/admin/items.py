@@ -4,7 +4,7 @@ GET    /queues/Q/items?state=&limit=&bytes=&after=
 POST   /queues/Q/items/ID/cancel                drop an item that is delayed or retrying
 POST   /queues/Q/items/ID/run-now               make it due now
 POST   /queues/Q/items/ID/extend?lease_ms=      let its lease last so long from now
-POST   /queues/Q/items/ID/give-back?delay_ms=   end its lease: it waits again
+POST   /queues/Q/items/ID/give-back?delay_ms=   end its lease, and its token: it waits again
 POST   /queues/Q/cancel?key=                    as `delete Q/key=`
 POST   /queues/Q/redrive?to=&limit=&after=&dry_run=
 """
@@ -163,7 +163,7 @@ class Items:
             reader.extend_lease(one, lease_ms)
         else:
             delay_ms = number_in(request, "delay_ms", 0, config.max_delay_ms, 0)
-            reader.give_back(one, now_ms, delay_ms)
+            reader.take_away(one, now_ms, delay_ms)
         await self._written(queue)
         return as_json({"queue": shown_name(name), "id": one, "was": state})
 

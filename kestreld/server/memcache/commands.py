@@ -32,11 +32,12 @@ DUMP_JOB_QUEUES: Final = 22
 # From here on: items that are leased, or have a key
 LEASE: Final = 23
 LEASE_FIRST: Final = 24  # of several queues, the first that has an item
-CANCEL: Final = 25
-CONFIRM: Final = 26  # this and the following kinds: in a batch, their token follows
-EXTEND: Final = 27
-GIVE_BACK: Final = 28
-FAIL: Final = 29
+LEASE_BY: Final = 25  # the holder has a name
+CANCEL: Final = 26
+CONFIRM: Final = 27  # this and the following kinds: in a batch, their token follows
+EXTEND: Final = 28
+GIVE_BACK: Final = 29
+FAIL: Final = 30
 
 STORED: Final = b"STORED\r\n"
 NOT_STORED: Final = b"NOT_STORED\r\n"
@@ -55,7 +56,7 @@ class Command:
     the client wrote; `wait_ms` -1 = do not wait; `data_bytes` -1 = no data follows. `target` is where the handler
     keeps the reader of that name. `sees` tests which queues the sender may know of, None = all; `may_create` is True
     if the sender may create the queue. `lease_ms` is the duration of a lease; `delay_ms` the time until an item that
-    is put or given back is due; `item_key` the text after `key=` or `reason=`.
+    is put or given back is due; `item_key` the text after `key=`, `reason=` or `by=`.
     """
 
     __slots__ = (

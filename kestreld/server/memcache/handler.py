@@ -72,6 +72,7 @@ class Handler(CommandHandler):
         self.open_reads: list[tuple[Reader, int, int]] = []  # see `reads_held`
         self.asked: Command | None = None  # the command that waits
         self.keys: deque[Command] | None = None  # of a GET of several, those still to be answered
+        self.named = (b"", "")  # name by which the client leased last, and what its leases have as their holder
 
     @property
     def is_busy(self) -> bool:
@@ -239,13 +240,32 @@ class Handler(CommandHandler):
     def _lease(self, command: Command) -> None:
         """Lease the head item and answer with it and its token, or wait for one, or answer END."""
         reader: Reader = command.target or self._target(command)
-        if self._lease_head(command, reader):
-            return
+        if not self._lease_head(command, reader):
+            self._await_lease(command, reader)
+
+    def _lease_by(self, command: Command) -> None:
+        """`_lease` for a command that names the holder: others must not pay for it."""
+        reader: Reader = command.target or self._target(command)
+        if not self._lease_head_by(command, reader):
+            self._await_lease(command, reader)
+
+    def _await_lease(self, command: Command, reader: Reader) -> None:
         if command.wait_ms > 0 and not self.state.collection.stopping:
             self._wait(command, reader, OPEN)
         else:
             self.stats.missed_gets += 1
             self.out.append(END)
+
+    def _lease_head_by(self, command: Command, reader: Reader) -> bool:
+        """`_lease_head` for such a command."""
+        name, address = command.item_key, self.holder
+        if self.named[0] != name:
+            self.named = name, f"{name.decode()}/{address}"
+        self._holder = self.named[1]
+        try:
+            return self._lease_head(command, reader)
+        finally:
+            self._holder = address
 
     def _lease_head(self, command: Command, reader: Reader) -> bool:
         queue = reader.queue
@@ -273,8 +293,9 @@ class Handler(CommandHandler):
     def _lease_first(self, command: Command) -> None:
         """Lease the head item of the first queue that has one, or wait for one of any."""
         readers: list[Reader] = [part.target or self._target(part) for part in command.parts]
-        if any(self._lease_head(part, reader) for part, reader in zip(command.parts, readers, strict=True)):
-            return
+        for part, reader in zip(command.parts, readers, strict=True):
+            if (self._lease_head_by if part.item_key else self._lease_head)(part, reader):
+                return
         if self.state.collection.stopping:
             self.out.append(END)
             return
@@ -308,7 +329,7 @@ class Handler(CommandHandler):
     def _change_lease(self, command: Command, reader: Reader, token: int) -> bool:
         kind, now_ms = command.kind, self.state.clock.wall_ms
         if kind == wire.EXTEND:
-            return leases.extend(reader, token, command.lease_ms)
+            return leases.extend(reader, token, command.lease_ms, self._holder or self.holder)
         if kind == wire.GIVE_BACK:
             return leases.give_back(reader, token, now_ms, command.delay_ms)
         return leases.fail(reader, token, now_ms, command.item_key.decode())
@@ -351,7 +372,7 @@ class Handler(CommandHandler):
             self._peek(command)
             return
         if command.lease_ms:
-            self._lease(command)
+            (self._lease_by if command.item_key else self._lease)(command)
             return
         if self.open_reads and not self._settle_open(command):
             return
@@ -504,6 +525,8 @@ class Handler(CommandHandler):
             self._answer_value(command, record)
         elif command.kind == LEASE:
             self._lease(command)
+        elif command.kind == wire.LEASE_BY:
+            self._lease_by(command)
         elif command.kind == wire.LEASE_FIRST:
             self._lease_first(command)
         else:
@@ -529,6 +552,8 @@ class Handler(CommandHandler):
             self._get_many(command)
         elif kind == wire.LEASE_FIRST:
             self._lease_first(command)
+        elif kind == wire.LEASE_BY:
+            self._lease_by(command)
         elif kind == wire.CANCEL:
             self._cancel(command)
         elif kind == wire.TOO_LARGE:

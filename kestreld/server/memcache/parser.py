@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from kestreld.checks import reason_problem
+from kestreld.checks import holder_problem, reason_problem
 from kestreld.config.config import Compat, QueueConfig
 from kestreld.server.command_handler import DATA_READ_BYTES, READ_BYTES, Parser
 from kestreld.server.memcache import commands as wire
@@ -17,6 +17,7 @@ from kestreld.server.memcache.commands import (
     GET,
     GET_MANY,
     LEASE,
+    LEASE_BY,
     NEXT,
     READ,
     REPLY,
@@ -357,7 +358,8 @@ class MemcacheParser(Parser):
             command = self._check(command)
         if command.kind >= CONFIRM:
             return self._remember_about_lease(text, slash, command), TOKEN_FOLLOWS
-        if command.kind != REPLY and command.kind != TOO_LARGE and not command.item_key:
+        is_common = not command.item_key or command.kind == LEASE_BY  # a name comes again, most keys do not
+        if command.kind != REPLY and command.kind != TOO_LARGE and is_common:
             self._remember(line, text, head, command)
         return command, command.data_bytes
 
@@ -477,7 +479,7 @@ class MemcacheParser(Parser):
         command = Command(GET_MANY)
         command.parts = parts
         if any(part.wait_ms > 0 for part in parts):
-            if not all(part.kind == LEASE and part.wait_ms > 0 for part in parts):
+            if not all(part.lease_ms and part.wait_ms > 0 for part in parts):
                 return self._refuse("t= cannot be used with several queues, unless each has open, lease= and t=")
             command.kind, command.wait_ms = wire.LEASE_FIRST, min(part.wait_ms for part in parts)
         return command
@@ -507,13 +509,13 @@ class MemcacheParser(Parser):
                 if not _NUMBER.fullmatch(option, 2):
                     return self._refuse("t= needs a number of milliseconds")
                 command.wait_ms = min(int(option[2:]), WAIT_MS_MAX)
-            elif b"=" in option and not self._strict and (problem := self._read_lease(command, option)):
+            elif b"=" in option and not self._strict and (problem := self._read_lease_or_holder(command, option)):
                 return self._refuse(problem)
         if not self._strict and (problem := _doubled(pieces)):
             return self._refuse(problem)
-        if command.lease_ms:
-            problem = self._lease_problem(command)
-            command.kind = LEASE
+        if command.lease_ms or command.item_key:
+            problem = self._lease_problem(command) or self._holder_problem(command, pieces[1:])
+            command.kind = LEASE_BY if command.item_key else LEASE
             return self._refuse(problem) if problem else command
         if (command.peeks or command.aborts) and (command.opens or command.closes):
             word = "peek" if command.peeks else "abort"
@@ -523,6 +525,14 @@ class MemcacheParser(Parser):
         if command.opens and command.closes and command.wait_ms <= 0 and not with_id:
             command.kind = NEXT
         return command
+
+    def _read_lease_or_holder(self, command: Command, option: bytes) -> str:
+        """Read `lease=` or `by=`; returns as `_read_lease`."""
+        if not option.startswith(b"by="):
+            return self._read_lease(command, option)
+        command.item_key = option[3:]
+        problem = holder_problem(command.item_key.decode("latin-1"))
+        return f"by= needs a name that {problem}" if problem else ""
 
     def _read_lease(self, command: Command, option: bytes) -> str:
         """Read `lease=`; returns the error, for any other option "unknown option", or "" if there is none."""
@@ -535,11 +545,19 @@ class MemcacheParser(Parser):
         return f"lease= allows at most {limit_ms} (max_lease)" if command.lease_ms > limit_ms else ""
 
     def _lease_problem(self, command: Command) -> str:
+        if not command.lease_ms:
+            return "by= needs lease="
         if not command.with_id:
             return "lease= needs gets, whose reply has the token to confirm with"
         if command.closes or command.aborts or command.peeks:
             return "lease= cannot be combined with close, abort or peek"
         return "" if command.opens else "lease= needs open"
+
+    def _holder_problem(self, command: Command, options: list[bytes]) -> str:
+        """Return the error if a name may have had a `/`, so that a part of it would be ignored as an option."""
+        if command.item_key and any(b"=" not in option and option != b"open" for option in options):
+            return f"by= needs a name that {holder_problem('/')}"
+        return ""
 
     def _has_key(self, words: list[bytes]) -> bool:
         return not self._strict and len(words) > 1 and b"/key=" in words[1]

@@ -20,6 +20,7 @@ _ON_A_QUEUE: Final = {
     wire.NEXT: Right.GET,
     wire.READ: Right.GET,
     wire.LEASE: Right.GET,
+    wire.LEASE_BY: Right.GET,
     wire.CONFIRM: Right.GET,
     wire.EXTEND: Right.GET,
     wire.GIVE_BACK: Right.GET,
