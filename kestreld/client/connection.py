@@ -25,13 +25,18 @@ _NOT_ALLOWED: Final = b"CLIENT_ERROR not allowed"
 class ClientConnection(Transport):
     """Connection that connects only once: after a reconnect, closing a lost open read would look like success.
 
-    Any failure, except a reply to a put, ends the connection.
+    Whoever has none may `start_over`. Any failure, except a reply to a put, ends the connection.
     """
 
     def __init__(self, address: str, login: Login, timeout_ms: int) -> None:
         """Does not connect: `connect` does, or the first command."""
         super().__init__(address, login, timeout_ms)
         self._knows_leases = False  # as far as the server has been asked
+        self._knows_holders: bool | None = None  # None = not asked yet
+
+    def start_over(self) -> None:
+        super().start_over()
+        self._knows_leases = False
 
     # Items
 
@@ -93,7 +98,10 @@ class ClientConnection(Transport):
         return True
 
     def fetch(self, queue: bytes, options: bytes = b"", wait_ms: int = 0) -> bytes | None:
-        """Return the data that `get` of a queue with options returns, waiting on the server. None = nothing."""
+        """Return the data that `get` of a queue with options returns, waiting on the server. None = nothing.
+
+        Without options the item is taken. If the connection is lost it may be lost, too: to repeat that would hide it.
+        """
         item = self.fetch_item(queue, options, wait_ms)
         return None if item is None else item.data
 
@@ -159,10 +167,24 @@ class ClientConnection(Transport):
                 raise self._refusal(reply, b"touch")
         self._knows_leases = True
 
-    def lease(self, queue: bytes, lease_ms: int, wait_ms: int = 0) -> OpenItem | None:
-        """Lease the head item for `lease_ms`; its `id` is the token that confirms it. None if there is none."""
+    def lease(self, queue: bytes, lease_ms: int, wait_ms: int = 0, by: str = "") -> OpenItem | None:
+        """Lease the head item for `lease_ms`; its `id` is the token that confirms it. None if there is none.
+
+        `by` is the holder's name, which a server that does not know holders by name is not told; "" = no name.
+        """
         self.need_leases(queue)
-        return self.fetch_item(queue, b"/open/lease=%d" % lease_ms, wait_ms, with_id=True)
+        options = b"/open/lease=%d" % lease_ms
+        if by and self._knows_names_of_holders(queue):
+            options += b"/by=" + by.encode()
+        return self.fetch_item(queue, options, wait_ms, with_id=True)
+
+    def _knows_names_of_holders(self, queue: bytes) -> bool:
+        """True if the server takes names of holders. It is asked once, with a command that it refuses either way."""
+        if self._knows_holders is None:
+            with self._talking():
+                self._send(b"gets %b/by=a\r\n" % self._key(queue))
+                self._knows_holders = self._reply() == b"CLIENT_ERROR by= needs lease="
+        return self._knows_holders
 
     def confirm(self, queue: bytes, token: int) -> bool:
         """Confirm a leased item. False = it was confirmed before, or somebody else has it."""

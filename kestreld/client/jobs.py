@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from random import Random
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, overload
 
 from kestreld import checks
 from kestreld.client import job_commands as commands
 from kestreld.client.access import checked_addresses, checked_login
+from kestreld.client.heartbeat import Heartbeat
 from kestreld.client.job_commands import Job, JobCommand, JobName, Shown
 from kestreld.client.job_connection import JOBS_PORT_DEFAULT, JobConnection
 from kestreld.client.job_nodes import (
@@ -334,7 +335,7 @@ class JobWork(Generic[J]):
         try:
             job = self._job = self._fetch()
             if job is not None and self._has_heartbeat:
-                self._heartbeat = Heartbeat(self._client, job)
+                self._heartbeat = Heartbeat(f"heartbeat of {job.id}", partial(_beat, self._client, job))
                 self._heartbeat.start()
             is_begun = True
         finally:
@@ -369,40 +370,12 @@ class JobWork(Generic[J]):
             self._heartbeat.stop()
 
 
-class Heartbeat:
-    """A thread that sends WORKING until it is stopped."""
-
-    def __init__(self, client: JobClient, job: Job) -> None:
-        self._client = client
-        self._job = job
-        self._over = Event()
-        self._beating = Lock()  # held during a WORKING; none is sent once `_over` is set
-        self._thread = Thread(target=self._beat, name=f"heartbeat of {job.id}", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread. If this raises, the thread may be running nevertheless."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop, and return once no WORKING is on its way: one would take a job that is given back out of its queue."""
-        self._over.set()
-        with self._beating:
-            pass  # the thread may run although `start` was interrupted, and cannot be joined then
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _beat(self) -> None:
-        pause_s: float | None = 0
-        while pause_s is not None and not self._over.wait(pause_s):
-            with self._beating:
-                pause_s = None if self._over.is_set() else self._beat_once()
-
-    def _beat_once(self) -> float | None:
-        """Send WORKING. Return the seconds until the next one is due; None = none."""
-        try:
-            return beat_after_s(self._client.working(self._job))
-        except JobRefused as refusal:
-            no_more_beats(self._job, refusal)
-            return None
-        except KestrelError:
-            return BEAT_AGAIN_S
+def _beat(client: JobClient, job: Job) -> float | None:
+    """Send WORKING. Return the seconds until the next one is due; None = none."""
+    try:
+        return beat_after_s(client.working(job))
+    except JobRefused as refusal:
+        no_more_beats(job, refusal)
+        return None
+    except KestrelError:
+        return BEAT_AGAIN_S

@@ -121,7 +121,7 @@ class ServerPool:
                     found = fetch(server, left_ms)
                 except ServersAway as away:
                     reasons |= away.reasons
-                except ConnectionLost as lost:  # nothing is lost: the server takes back the item it set aside
+                except ConnectionLost as lost:  # an item on its way comes again: at once, or when its lease is over
                     reasons[server.address] = str(lost)
                 except ServerUnfit as unfit:
                     refusals[server.address] = unfit

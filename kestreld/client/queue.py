@@ -8,7 +8,7 @@ from kestreld.client.connection import ClientConnection, queue_key, sendable
 from kestreld.client.items import EXPIRY_RELATIVE_S_MAX, OpenItem
 from kestreld.client.lease import SPAN_MS_MAX, ClusterLease, lease_span_ms
 from kestreld.client.pool import ServerPool
-from kestreld.client.server import OpenRead, Server
+from kestreld.client.server import OpenRead, Server, now_ms
 from kestreld.clock import Clock
 from kestreld.errors import InvalidValue, ServersAway
 
@@ -56,7 +56,8 @@ class ClusterQueue:
     def get(self, wait_ms: int | None = 0, *, timeout: float | None = None) -> bytes | None:
         """Take a head item of any server. None if there is none.
 
-        An item is confirmed after it has arrived, so that none is lost on the way.
+        An item is confirmed after it has arrived, so that none is lost on the way. That is not repeated if there is no
+        answer: the item, which its caller has, may then be delivered again, as the log says.
         """
         opened = self._open(_checked(wait_ms, timeout))
         if opened is None:
@@ -82,22 +83,46 @@ class ClusterQueue:
             yield item
         opened.close()
 
-    def lease(self, seconds: float, wait_ms: int | None = 0, *, timeout: float | None = None) -> ClusterLease | None:
+    def lease(
+        self,
+        seconds: float,
+        wait_ms: int | None = 0,
+        *,
+        timeout: float | None = None,
+        heartbeat: bool = False,
+        by: str | None = None,
+    ) -> ClusterLease | None:
         """Lease a head item of any server for some seconds; any connection or thread may confirm it. None = no item.
 
-        Raises ServerRefused for servers that know no leases.
+        With `heartbeat` the lease is extended while its `with` block lasts. `by` is a name that servers show as the
+        holder of the lease, in place of the client's address: from 1 to 64 printable ASCII characters, without blanks
+        and `/`. Older servers are not told. Raises ServerRefused for servers that know no leases.
         """
-        lease_ms = lease_span_ms(seconds)
+        lease_ms, holder = lease_span_ms(seconds), checks.holder(by, "by")
+        checks.switch(heartbeat, "heartbeat")
 
         def lease_at(server: Server, turn_ms: int) -> ClusterLease | None:
-            def fetch(connection: ClientConnection) -> OpenItem | None:
+            def fetch(connection: ClientConnection) -> tuple[OpenItem | None, int]:
+                connection.need_leases(self._key)
+                sent_at_ms = now_ms()
                 if not turn_ms:
-                    return connection.lease(self._key, lease_ms)
+                    return connection.lease(self._key, lease_ms, by=holder), sent_at_ms
                 with self._servers.waiting.on(connection):
-                    return connection.lease(self._key, lease_ms, turn_ms)
+                    return connection.lease(self._key, lease_ms, turn_ms, holder), sent_at_ms
 
-            opened = server.asked(fetch)
-            return None if opened is None else ClusterLease(server, self._key, self.name, opened)
+            opened, sent_at_ms = server.asked(fetch)
+            if opened is None:
+                return None
+            return ClusterLease(
+                server,
+                self._key,
+                self.name,
+                opened,
+                lease_ms,
+                sent_at_ms,
+                heartbeat=heartbeat,
+                was_waited_for=turn_ms > 0,
+            )
 
         return self._servers.first(lease_at, _checked(wait_ms, timeout))
 

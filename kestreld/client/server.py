@@ -64,15 +64,18 @@ class Server:
         """Time of the next try on the monotonic clock, ms; 0 = the server is not left out."""
         return self._next_try_at_ms if self._problem is not None else 0
 
-    def connection(self) -> ClientConnection:
-        """Return a connection that nobody else uses: give it back, or close it. Raises ServersAway or ServerUnfit."""
+    def connection(self, *, is_urgent: bool = False) -> ClientConnection:
+        """Return a connection that nobody else uses: give it back, or close it. Raises ServersAway or ServerUnfit.
+
+        `is_urgent` = connect also to a server that is left out.
+        """
         with self._lock:
             while self._idle:
                 connection = self._idle.pop()
                 if connection.is_usable:
                     return connection
                 connection.close()
-            if self._problem is not None:
+            if self._problem is not None and not is_urgent:
                 raise self._problem()
         connection = ClientConnection(self.address, self._login, self._timeout_ms)
         try:
@@ -137,9 +140,9 @@ class Server:
                 return
         connection.close()
 
-    def asked(self, do: Callable[[ClientConnection], T]) -> T:
+    def asked(self, do: Callable[[ClientConnection], T], *, is_urgent: bool = False) -> T:
         """Return the result of `do` with a connection, which is closed if `do` fails. Raises as `connection`."""
-        connection, answer = self._asked_on(do)
+        connection, answer = self._asked_on(do, is_urgent=is_urgent)
         self.give_back(connection)
         return answer
 
@@ -151,8 +154,8 @@ class Server:
         self.give_back(connection)
         return None
 
-    def _asked_on(self, do: Callable[[ClientConnection], T]) -> tuple[ClientConnection, T]:
-        connection = self.connection()
+    def _asked_on(self, do: Callable[[ClientConnection], T], *, is_urgent: bool = False) -> tuple[ClientConnection, T]:
+        connection = self.connection(is_urgent=is_urgent)
         succeeded = False
         try:
             answer = do(connection)

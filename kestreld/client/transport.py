@@ -68,6 +68,14 @@ class Transport:
         self._why_closed = "the connection was opened before a fork and belongs to the parent process"
         self.close()
 
+    def start_over(self) -> None:
+        """Let the next command connect anew. Only for users that hold nothing on the connection that was lost."""
+        self.close()
+        self._has_connected = self._is_known = False
+        self._why_closed = CLOSED
+        self._parser = ReplyParser()
+        self._replies.clear()
+
     def close(self) -> None:
         connected, self._socket = self._socket, None
         if connected is not None:

@@ -3,12 +3,14 @@
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kestreld.client import ClusterQueue, KestrelCluster, ServerRefused
 from kestreld.errors import InvalidArgument, LeaseLost
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.http import ask
 from tests.support.peer import Exchange, scripted_peer
 
 
@@ -93,7 +95,14 @@ def test_a_key_is_cancelled_wherever_it_is(queue: ClusterQueue) -> None:
     assert not queue.cancel("order-17")
 
 
-@pytest.mark.parametrize("act", [lambda queue: queue.lease(0), lambda queue: queue.put(b"", key="two words")])
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda queue: queue.lease(0),
+        lambda queue: queue.lease(1, heartbeat=1),
+        lambda queue: queue.put(b"", key="two words"),
+    ],
+)
 def test_what_cannot_be_sent_is_refused(queue: ClusterQueue, act) -> None:
     with pytest.raises(InvalidArgument):
         act(queue)
@@ -106,3 +115,47 @@ def test_a_server_that_knows_no_leases_loses_nothing() -> None:
         pytest.raises(ServerRefused, match="leases, delays and keys are not supported"),
     ):
         old.queue("work").lease(1)
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a/b", "größe", 65 * "x", 7], ids=range(6))
+def test_a_name_that_no_holder_can_have_is_refused_before_anything_is_sent(queue: ClusterQueue, name: object) -> None:
+    queue.put(b"job")
+    with pytest.raises(InvalidArgument, match="by"):
+        queue.lease(60, by=name)  # type: ignore[arg-type]
+    assert queue.get() == b"job"
+
+
+def test_a_server_that_takes_names_of_holders_is_told_the_name() -> None:
+    script = [
+        Exchange(b"touch work/0 0\r\n", b"NOT_FOUND\r\n"),
+        Exchange(b"gets work/by=a\r\n", b"CLIENT_ERROR by= needs lease=\r\n"),
+        Exchange(b"gets work/open/lease=60000/by=worker-7\r\n", b"VALUE work 0 3 17\r\njob\r\nEND\r\n"),
+        Exchange(b"gets work/open/lease=60000/by=worker-8\r\n", b"END\r\n"),
+    ]
+    with scripted_peer(script) as peer, KestrelCluster([peer.address]) as cluster:
+        work = cluster.queue("work")
+        lease = work.lease(60, by="worker-7")
+        assert lease is not None
+        assert lease.token == 17
+        assert work.lease(60, by="worker-8") is None
+
+
+def test_an_older_server_is_asked_once_and_then_told_no_names() -> None:
+    script = [
+        Exchange(b"touch work/0 0\r\n", b"NOT_FOUND\r\n"),
+        Exchange(b"gets work/by=a\r\n", b"CLIENT_ERROR unknown option by=\r\n"),
+        Exchange(b"gets work/open/lease=60000\r\n", b"VALUE work 0 3 17\r\njob\r\nEND\r\n"),
+        Exchange(b"gets work/open/lease=60000\r\n", b"END\r\n"),
+    ]
+    with scripted_peer(script) as peer, KestrelCluster([peer.address]) as cluster:
+        work = cluster.queue("work")
+        assert work.lease(60, by="worker-7") is not None
+        assert work.lease(60, by="worker-7") is None
+
+
+def test_a_real_server_shows_the_name(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, admin="127.0.0.1:0") as daemon, KestrelCluster([daemon.address]) as cluster:
+        cluster.queue("work").put(b"job")
+        assert cluster.queue("work").lease(60, by="worker-7") is not None
+        (found,) = ask(daemon, "/queues/work/items?state=leased").lines
+        assert found["holder"] == "worker-7"
