@@ -27,14 +27,14 @@ TOPICS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("get", "get.get", (
             "kestrelctl get work --wait 5s",
             "kestrelctl get work --all --exec ./handle-one-item",
-            "kestrelctl get work --lease 30s --exec ./handle-one-item",
+            "kestrelctl get work --lease 30s --by worker-7 --exec ./handle-one-item",
             "kestrelctl get work -n 100 --null | xargs -0 -n 1 echo",
         )),
         Verb("peek", "peek.peek", ("kestrelctl peek work --json", "kestrelctl peek dead --json --origin")),
         Verb("items", "items.items", (
             "kestrelctl items work",
             "kestrelctl items work --grep '\"user\": 17' --all -o ndjson",
-            "kestrelctl items work --state leased --fields id,client,left_ms",
+            "kestrelctl items work --state leased --fields id,holder,left_ms",
         )),
         Verb("tail", "tail.tail", ("kestrelctl tail work", "kestrelctl tail -f work --json")),
         Verb("lease confirm", "lease.lease_confirm", ("kestrelctl lease confirm work 2314885530818453537",)),
@@ -42,6 +42,7 @@ TOPICS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("lease give-back", "lease.lease_give_back", (
             "kestrelctl lease give-back work 2314885530818453537 --delay 1m",
             "kestrelctl lease give-back work 2314885530818453537 --failed",
+            "kestrelctl lease give-back work 1234 --id",
         )),
         Verb("cancel", "cancel.cancel", ("kestrelctl cancel work order-17", "kestrelctl cancel work 1234")),
         Verb("run-now", "run_now.run_now", ("kestrelctl run-now work 1234",)),
@@ -75,6 +76,7 @@ TOPICS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("history", "history.history", (
             "kestrelctl history work --spool /var/spool/kestrel --since 24h --step 10m",
             "kestrelctl history work --spool /var/spool/kestrel --archive /srv/archive -o json",
+            "kestrelctl history work --spool /var/spool/kestrel --since 24h --holders",
         )),
         Verb("wait", "wait.wait", ("kestrelctl wait work --empty --timeout 5m", "kestrelctl wait work --items '<100'")),
         Verb("flush", "flush.flush", ("kestrelctl flush work",)),

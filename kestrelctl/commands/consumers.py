@@ -5,9 +5,11 @@ from typing import Annotated, Any, Final
 
 from kestrelctl.commands.declared import option
 from kestrelctl.commands.options import Output, QueueArgument, Remote
+from kestrelctl.items.listing import NOT_SEEN
+from kestrelctl.shell.output import OBJECTS, default_format
 from kestreld.client.blocks import Cell
 
-COLUMNS: Final = ["kind", "consumer", "user", "age_ms", "left_ms", "open", "id", "behind"]
+COLUMNS: Final = ["kind", "consumer", "user", "age_ms", "left_ms", "open", "id", "behind", "client", "extended", "seen"]
 
 
 def consumers(
@@ -19,8 +21,10 @@ def consumers(
     """List a queue's consumers: clients with open reads, clients that wait, and the queue's readers with their lag.
 
     holding: a client with open reads, how many, the lowest item id, and for how long it has had the first of them.
-    leasing: an address that has leased items, how many, the lowest id, for how long it has had the first of them, and
-    when the first of these leases ends.
+    leasing: a name or an address that has leased items, how many, the lowest id, for how long it has had the first of
+    them and from which address, when the first of these leases ends, how often they were extended, and whether the
+    server has not seen any of their tokens since it restarted. `kestrelctl lease give-back QUEUE ID --id` ends such a
+    lease.
     waiting: a client that waits for an item, for how long, and how long it will go on. Those at it for longest come
     first. queue and stream: a reader, the id it is at, how many ids it is behind the end, and how long its head has
     waited. Addresses and users are shown to those with the right admin on the queue, or if no users are set.
@@ -29,7 +33,10 @@ def consumers(
     """
     api = remote.reader_api()
     found = api.consumers(queue, limit)
-    output.write_rows(list(_rows(found)), COLUMNS)
+    rows = list(_rows(found))
+    if (output.form or default_format()) not in OBJECTS:
+        rows = [row | {"seen": "" if row["seen"] else NOT_SEEN} if "seen" in row else row for row in rows]
+    output.write_rows(rows, COLUMNS)
     api.must_be_running(found)
 
 
@@ -40,6 +47,9 @@ def _rows(found: dict[str, Any]) -> Iterator[dict[str, Cell]]:
         yield _client("holding", client, now_ms) | held
     for client in found.get("leasing", ()):
         leases: dict[str, Cell] = {"open": client["leases"], "id": client["first_id"]}
+        if "holder" in client:
+            leases |= {"consumer": client["holder"], "client": client["client"]}
+        leases |= {key: client[key] for key in ("extended", "seen") if key in client}
         yield _client("leasing", client, now_ms) | leases | {"left_ms": max(client["until_at_ms"] - now_ms, 0)}
     for client in found["waiting"]:
         yield _client("waiting", client, now_ms) | {"left_ms": max(client["until_at_ms"] - now_ms, 0)}

@@ -37,8 +37,9 @@ def items(
     starts, less what is taken meanwhile. It is read by the server's admin port, with the right peek.
 
     --state lists those that are waiting for delivery, delayed, leased, or retrying after a failure, with what there
-    is to say: when they are due, how often they have failed, who has leased them and until when, and where a dead
-    letter comes from. Those that are due first come first. Clients are named to those with the right admin.
+    is to say: when they are due, how often they have failed, who has leased them (by the name it gave, or its address)
+    and until when, how often that was extended, whether the holder was seen since the server restarted, and where a
+    dead letter comes from. Those that are due first come first. Clients are named to those with the right admin.
 
     Exit 1 when there is none, 77 when the server has no admin port.
     """

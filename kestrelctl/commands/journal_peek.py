@@ -22,9 +22,9 @@ def journal_peek(
 ) -> None:
     """Print the items that waited in a queue at a time in the past, by replaying its journal.
 
-    Items that were in an open read then waited, too, and so did delayed ones and those that had failed: with --json a
-    line says so, and when they were due, beside the id and the times of the item. Nothing is changed, and the server
-    may run.
+    Items that were in an open read then waited, too, and so did delayed ones, leased ones and those that had failed:
+    with --json a line says so, when they were due or who had them until when, beside the id and the times of the item.
+    Nothing is changed, and the server may run.
 
     Exit 1 none waited, or some are not on the disk any more (stderr says how many), 65 the journal is damaged, 66 it
     does not go back so far, or there is no such spool or queue.

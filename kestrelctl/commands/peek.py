@@ -52,7 +52,10 @@ def _show_known(queue: str, remote: Remote, wait_ms: int) -> bool:
     from kestrelctl.items.listing import details
 
     api = remote.reader_api()
-    item = remote.client().fetch_item(os.fsencode(queue), b"/peek", wait_ms, with_id=True)
+    name = os.fsencode(queue)
+    item = remote.client().over_restarts(
+        lambda client, left_ms: client.fetch_item(name, b"/peek", left_ms, with_id=True), wait_ms
+    )
     if item is None:
         return False
     found = [one for one in api.page(queue, {"first": item.id, "limit": 1}).items if one.id == item.id]

@@ -7,18 +7,17 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from kestrelctl.items.framing import Framing, frame
 from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
-from kestrelctl.shell.output import STDOUT, is_terminal, wait_until_read, write_data
+from kestrelctl.shell.output import STDOUT, is_terminal, say, wait_until_read, write_data
 from kestrelctl.shell.signals import signals_held
 
 if TYPE_CHECKING:
     from kestrelctl.remote.client import KestrelClient
     from kestrelctl.remote.fleet import Fleet
-    from kestreld.client.items import OpenItem
 
 # Kestrel 1.3 closes a connection that is idle for 60 s.
 KEEP_ALIVE_S: Final = 20
@@ -31,9 +30,12 @@ Give = Callable[[bytes], None]
 
 
 def take(client: "KestrelClient", queue: bytes, give: Give, *, limit: int | None, wait_ms: int) -> int:
-    """Take items one by one, pass each to `give`, and return their number. `limit` None = all there are."""
+    """Take items one by one, pass each to `give`, and return their number. `limit` None = all there are.
+
+    Waiting goes on over a restart of the server.
+    """
     taken = 0
-    item = client.open_read(queue, wait_ms)
+    item = client.over_restarts(lambda client, left_ms: client.open_read(queue, left_ms), wait_ms)
     while item is not None:
         try:
             give(item)
@@ -45,7 +47,9 @@ def take(client: "KestrelClient", queue: bytes, give: Give, *, limit: int | None
         if taken == limit:
             client.close_read(queue)
             break
-        item = client.close_and_open(queue, wait_ms)
+        item = client.close_and_open(queue)
+        if item is None and wait_ms:  # the last one is confirmed now, whatever becomes of the connection
+            item = client.over_restarts(lambda client, left_ms: client.open_read(queue, left_ms), wait_ms)
     return taken
 
 
@@ -61,80 +65,26 @@ def take_from_any(
         turn = TURN_ITEMS if limit is None else min(limit - taken, TURN_ITEMS)
 
         def take_turn(client: "KestrelClient", turn_ms: int, turn: int = turn) -> int | None:
-            at_most = 1 if turn_ms else turn
-            return take(client, queue, give_of(client), limit=at_most, wait_ms=turn_ms) or None
+            if not turn_ms:
+                return take(client, queue, give_of(client), limit=turn, wait_ms=0) or None
+            give, given = give_of(client), list[bytes]()
+
+            def give_and_note(item: bytes) -> None:
+                give(item)
+                given.append(item)
+
+            try:
+                return take(client, queue, give_and_note, limit=1, wait_ms=turn_ms) or None
+            except Failure as failure:
+                if given and failure.code == ExitCode.UNREACHABLE:  # the fleet waits until it is back
+                    say(f"{failure.words}; the last item from there may be delivered again")
+                raise
 
         found = fleet.first(take_turn, wait_ms)
         if found is None:
             break
         taken += found[1]
     return taken
-
-
-def take_leases(
-    fleet: "Fleet", queue: bytes, lease_ms: int, command: str | None, *, limit: int | None, wait_ms: int
-) -> int:
-    """Lease items one by one, run `command` with each or print it and its token, and return their number."""
-    taken = 0
-    while limit is None or taken < limit:
-        found = fleet.first(lambda client, turn_ms: _lease(client, queue, lease_ms, turn_ms), wait_ms)
-        if found is None:
-            break
-        client, item = found[1]
-        if command is None:
-            _print_leased(client, queue, item)
-        else:
-            _run_leased(client, queue, item, lease_ms, command)
-        taken += 1
-    return taken
-
-
-def _lease(
-    client: "KestrelClient", queue: bytes, lease_ms: int, wait_ms: int
-) -> "tuple[KestrelClient, OpenItem] | None":
-    item = client.lease(queue, lease_ms, wait_ms)
-    return None if item is None else (client, item)
-
-
-def _print_leased(client: "KestrelClient", queue: bytes, item: "OpenItem") -> None:
-    try:
-        write_data(frame(item.data, Framing.JSON, {"token": item.id}))
-        wait_until_read()
-    except (Failure, Interrupted):
-        with suppress(Failure):
-            client.give_back(queue, item.id)
-        raise
-
-
-def _run_leased(client: "KestrelClient", queue: bytes, item: "OpenItem", lease_ms: int, command: str) -> None:
-    """Confirm the item if the command succeeds. If the connection is lost, another one is used: the lease lives on."""
-    extend_s = min(lease_ms / 3000, KEEP_ALIVE_S)
-
-    def extend() -> None:
-        with suppress(Failure):  # the next extension may succeed; if not, the confirm fails
-            _on_any(client, lambda one: one.extend(queue, item.id, lease_ms))
-
-    try:
-        status = run_command(command, item.data, extend, extend_s)
-    except Interrupted:
-        with suppress(Failure):
-            _on_any(client, lambda one: one.give_back(queue, item.id))
-        raise
-    if status != 0:
-        _on_any(client, lambda one: one.fail(queue, item.id))
-        raise Failure(ExitCode.COMMAND_FAILED, f"{how_it_ended(status)}; its item has failed")
-    if not _on_any(client, lambda one: one.confirm(queue, item.id)):
-        words = "the lease expired before the command ended: its item may be delivered again; use a longer --lease"
-        raise Failure(ExitCode.COMMAND_FAILED, words)
-
-
-def _on_any(client: "KestrelClient", do: "Callable[[KestrelClient], bool]") -> bool:
-    """Use the current connection or, if that fails, a new one to the same server. Raises Failure."""
-    if client.is_usable:
-        with suppress(Failure):
-            return do(client)
-    with closing(client.again()) as another:
-        return do(another)
 
 
 def how_it_ended(status: int) -> str:

@@ -36,8 +36,12 @@ COLUMNS_OF: Final = {
     "waiting": ["id", "add_ms", "age_ms", "expire_ms", "bytes", "flags", "origin", "reason", "text", "failure_reason"],
     "delayed": ["id", "add_ms", "due_at_ms", "left_ms", "bytes", "flags", "text"],
     "retrying": ["id", "add_ms", "due_at_ms", "left_ms", "attempts", "bytes", "flags", "text", "failure_reason"],
-    "leased": ["id", "client", "since_at_ms", "until_at_ms", "left_ms", "attempts", "bytes", "flags", "text"],
+    "leased": [
+        *("id", "client", "since_at_ms", "until_at_ms", "left_ms", "attempts", "bytes", "flags", "text"),
+        *("holder", "extended", "seen"),
+    ],
 }
+NOT_SEEN: Final = "not seen since the restart"
 # Interval at which to check that standard output still has a reader.
 LOOK_MS: Final = 2000
 
@@ -79,6 +83,10 @@ def _as_object(item: Item, now_ms: int) -> Row:
 def _as_row(item: Item, now_ms: int, form: OutputFormat) -> Row:
     mark = "open" if item.is_open else ""
     shown: Row = {"is_open": mark, "state": item.known.get("state", mark), "text": readable(item.data, form)}
+    if "seen" in item.known:
+        shown["seen"] = "" if item.known["seen"] else NOT_SEEN
+        if form == OutputFormat.TABLE and not item.known["seen"]:
+            shown["state"] = f"{shown['state']}, {NOT_SEEN}"
     return {**details(item), **_ages(item, now_ms), **shown}
 
 

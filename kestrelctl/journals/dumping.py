@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kestrelctl.items.framing import data_fields
+from kestrelctl.journals.events import ATTEMPT_MASK, attempt_of
 from kestrelctl.journals.job_dumping import job_rows
 from kestrelctl.journals.locations import JournalLocation, replaying
 from kestrelctl.journals.spools import shown
@@ -90,11 +91,15 @@ class Dump:
                 continue
             row: Row = {"offset": start, "type": "", "bytes": end - start}
             if record_type == 0:
+                names.holders.clear()  # the stretch may have had others of these numbers
                 row["checksum"] = self._judge(buffer, start, end, is_newest=is_newest)
+                yield row
+                continue
+            row |= {"type": records.Type(record_type).name, "checksum": OK}
+            if record_type == records.Type.LEASE:
+                yield from _leases(row, buffer[start:end], names)
             else:
-                row |= {"type": records.Type(record_type).name, "checksum": OK}
-                row |= self._fields(records.Type(record_type), buffer[start:end], names)
-            yield row
+                yield row | self._fields(records.Type(record_type), buffer[start:end], names)
 
     def _judge(self, buffer: bytes, start: int, end: int, *, is_newest: bool) -> str:
         if not buffer[start:end].strip(b"\0") and end == len(buffer):
@@ -137,6 +142,8 @@ class Dump:
             case records.Type.DUE:
                 due = records.read_due(body)
                 row = {"queue": names.of(due.reader), "id": due.item_id, "at_ms": due.at_ms, "due_at_ms": due.due_at_ms}
+                if (attempt := attempt_of(due)) is not None:
+                    row["attempt"] = attempt
                 return row | {"why": due.why.name.lower(), "attempts": due.attempts, "data_bytes": due.data_bytes}
             case records.Type.ORIGIN:
                 origin = records.read_origin(body)
@@ -150,6 +157,12 @@ class Dump:
                 key = records.read_key(body)
                 row = {"queue": names.of(key.reader), "id": key.item_id, "at_ms": key.at_ms}
                 return row | {"key_digest": key.digest.hex(), "until_ms": key.until_ms}
+            case records.Type.HOLDER:
+                number, holder = records.read_holder(body)
+                names.holders[number] = holder
+                return {"holder_number": number, "holder": holder}
+            case records.Type.LEASE:
+                return {}  # `_leases` has a row for each entry
             case records.Type.CHECKPOINT:
                 return _checkpoint(body, names)
 
@@ -182,9 +195,10 @@ class Dump:
 
 
 class _Names:
-    """Names of readers by number, as learned from the records read so far."""
+    """Names of readers and of holders by number, as learned from the records read so far."""
 
     def __init__(self, family: str) -> None:
+        self.holders: dict[int, str] = {}
         self._family = family
         self._names: dict[int, str] = {0: family}
 
@@ -193,6 +207,18 @@ class _Names:
 
     def of(self, number: int) -> str:
         return shown(self._names.get(number, f"#{number}"))
+
+
+def _leases(row: Row, record: bytes, names: _Names) -> Iterator[Row]:
+    """A row for each entry of a LEASE record, the first with the record's beginning."""
+    leases = records.read_leases(record[records.FRAME_BYTES :], names.holders)
+    at = len(record) - len(leases) * records.LEASE_ENTRY_BYTES
+    offset, size_bytes = int(str(row["offset"])), at + records.LEASE_ENTRY_BYTES
+    for due in leases:
+        fields: Row = {"queue": names.of(due.reader), "id": due.item_id, "at_ms": due.at_ms}
+        fields |= {"ends_at_ms": due.due_at_ms, "attempt": due.lease & ATTEMPT_MASK, "holder": due.holder}
+        yield row | {"offset": offset, "bytes": size_bytes} | fields | {"data_bytes": due.data_bytes}
+        offset, size_bytes = offset + size_bytes, records.LEASE_ENTRY_BYTES
 
 
 def _checkpoint(body: bytes, names: _Names) -> Row:

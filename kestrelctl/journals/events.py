@@ -1,8 +1,10 @@
-"""The history of one queue as events in journal order: items put, held, returned and gone."""
+"""The history of one queue as events in journal order: items put, held, leased, returned and gone."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
 
 from kestreld.errors import JournalCorrupt
 from kestreld.files import FileLayer
@@ -34,8 +36,105 @@ class Came:
     due_at_ms: int = 0
 
 
+@dataclass(slots=True)
+class Leased:
+    """A LEASE: leases that a reader granted or extended."""
+
+    at_ms: int
+    leases: list[records.Due]
+
+
+# Records about an item that may follow its PUT, behind which others about it may come.
+_NOTES_BEHIND: Final = (records.Type.DUE, records.Type.KEY)
+_NOTES_BEHIND_COPIES: Final = (*_NOTES_BEHIND, records.Type.HOLDER, records.Type.LEASE)
 # A DONE: items left the queue. A DUE: an item, put by then, is held. An ABORT: a read was returned.
-Event = Begun | Came | records.Done | records.Due | records.Abort
+Event = Begun | Came | Leased | records.Done | records.Due | records.Abort
+ATTEMPT_MASK: Final = 0xFFF  # of the `lease` of a Due
+
+
+def attempt_of(due: records.Due) -> int | None:
+    """Number of the attempt of a leased item, or of the last one of an item that is not leased; None = unknown."""
+    is_known = due.why == records.Why.LEASED or due.lease & records.LAST_ATTEMPT
+    return due.lease & ATTEMPT_MASK if is_known else None
+
+
+class Step(StrEnum):
+    """What happened to a lease: the words are those of Spark's events."""
+
+    LEASED = "leased"
+    EXTENDED = "extended"
+    RETURNED = "returned"
+    FAILED = "failed"
+    CONFIRMED = "confirmed"
+    ENDED = "ended"  # the item has gone in another way
+
+
+@dataclass(slots=True)
+class Work:
+    """A lease. `leased_at_ms` is when it was granted, at the latest: extensions do not change it."""
+
+    item_id: int
+    leased_at_ms: int
+    attempt: int
+    holder: str
+
+
+@dataclass(slots=True)
+class RunningLeases:
+    """The leases of a queue that run, by item id, as LEASE records and what ended them say.
+
+    Those that only a DUE record of a stop speaks of are left out: it is not known when they began. One that is extended
+    after its end, while its item waits, goes on.
+    """
+
+    running: dict[int, Work] = field(default_factory=dict)
+    _over: dict[int, Work] = field(default_factory=dict)  # the last lease of items that are not done
+
+    def see(self, event: Event) -> Iterator[tuple[Step, Work]]:
+        """What an event did to leases."""
+        match event:
+            case Leased():
+                for due in event.leases:
+                    yield self._lease(due)
+            case records.Due() if event.why != records.Why.LEASED:
+                yield from self._end(event.item_id, is_failed=event.why == records.Why.FAILED)
+            case records.Abort():
+                yield from self._end(event.item_id, is_failed=True)
+            case records.Done() if self.running or self._over:
+                step = Step.CONFIRMED if event.reason == records.Reason.CONFIRMED else Step.ENDED
+                for one in within(event.ranges, self._over):
+                    del self._over[one]
+                for one in within(event.ranges, self.running):
+                    yield step, self.running.pop(one)
+            case Begun(state=None):
+                self.running.clear()
+                self._over.clear()
+
+    def _end(self, one: int, *, is_failed: bool) -> Iterator[tuple[Step, Work]]:
+        if (work := self.running.pop(one, None)) is not None:
+            self._over[one] = work
+            yield (Step.FAILED if is_failed else Step.RETURNED), work
+
+    def _lease(self, due: records.Due) -> tuple[Step, Work]:
+        attempt = due.lease & ATTEMPT_MASK
+        known = self.running.get(due.item_id) or self._over.pop(due.item_id, None)
+        if known is not None and known.attempt == attempt:
+            known.holder = due.holder or known.holder
+            self.running[due.item_id] = known
+            return Step.EXTENDED, known
+        self.running[due.item_id] = work = Work(due.item_id, due.at_ms, attempt, due.holder)
+        return Step.LEASED, work
+
+
+def within(ranges: Sequence[records.Range], known: Collection[int]) -> list[int]:
+    """The ids among `known` that are in any of the ranges, of which one may be of millions."""
+    found: list[int] = []
+    for first, last in ranges:
+        if last - first < len(known):
+            found += [one for one in range(first, last + 1) if one in known]
+        else:
+            found += [one for one in known if first <= one <= last]
+    return found
 
 
 def child_of(name: str) -> str:
@@ -82,7 +181,9 @@ def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
     came: Came | None = None
     moved: dict[int, records.Origin] = {}
     later: dict[int, int] = {}
+    holders: dict[int, str] = {}
     last_id = 0
+    notes = _NOTES_BEHIND_COPIES if header.replaced else _NOTES_BEHIND
     for record_type, record in _records(file):
         if record_type == records.Type.ORIGIN:  # before its PUT, but after it if the PUT was copied
             origin = records.read_origin(record[records.FRAME_BYTES :])
@@ -91,7 +192,7 @@ def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
             else:
                 moved[origin.item_id] = origin
             continue
-        if came is not None and record_type not in (records.Type.DUE, records.Type.KEY):
+        if came is not None and record_type not in notes:
             yield came
             came = None
         if record_type == records.Type.PUT:
@@ -113,6 +214,13 @@ def segment_events(file: JournalFile, label: str) -> Iterator[Event]:
                 elif came is not None and _is_of_put(due, came, header):
                     came.due_at_ms = due.due_at_ms
                 yield due
+        elif record_type == records.Type.LEASE:
+            leases = records.read_leases(record[records.FRAME_BYTES :], holders)
+            if leases[0].reader == number:
+                yield Leased(leases[0].at_ms, leases)
+        elif record_type == records.Type.HOLDER:
+            numbered, holder = records.read_holder(record[records.FRAME_BYTES :])
+            holders[numbered] = records.holder_name(holder)
         elif record_type == records.Type.ABORT:
             abort = records.read_abort(record[records.FRAME_BYTES :])
             if abort.reader == number:

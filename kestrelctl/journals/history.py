@@ -1,12 +1,13 @@
-"""Number of items of a queue over time, and the items put, taken and dropped per step, from its journal."""
+"""Number of items of a queue over time, and the items put, taken, dropped and leased per step, from its journal."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kestrelctl.journals.events import Begun, Came, Event, child_of, events
+from kestrelctl.journals.events import Begun, Came, Event, RunningLeases, child_of, events
 from kestrelctl.journals.locations import JournalLocation, replaying
 from kestrelctl.journals.times import written_instant
+from kestrelctl.journals.working import WORK_COLUMNS, Happened, Worked, happened
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import Cell
 from kestreld.journal.records import PUT_HEADER_BYTES, Done, Reason
@@ -48,23 +49,25 @@ _NAMES: Final = {
 
 @dataclass(slots=True)
 class Point:
-    """A step of time: the queue's items and bytes at its end, and the counts within it."""
+    """A step of time: the queue's items and bytes at its end, and the counts and leases within it."""
 
     at_ms: int  # its end
     items: int
     data_bytes: int
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COLUMNS[3:], 0))
+    worked: Worked = field(default_factory=Worked)
 
 
 @dataclass(slots=True)
 class Change:
-    """A queue's size from a moment on, and the count that rose: `name` "" = none."""
+    """A queue's size from a moment on, and the count that rose: `name` "" = none; or what happened to a lease."""
 
     at_ms: int
     items: int
     data_bytes: int
     name: str = ""
     count: int = 0
+    lease: Happened | None = None
 
 
 def history(
@@ -86,11 +89,14 @@ def history(
         return list(_points(first, changes, first_ms, until_ms, step_ms))
 
 
-def _changes(happened: Iterable[Event]) -> Iterator[Change]:
+def _changes(found: Iterable[Event]) -> Iterator[Change]:
     """Changes in order. Times never decrease: an imported item counts at the time of its import."""
     at_ms = items = data_bytes = 0
-    for event in happened:
+    leases = RunningLeases()
+    for event in found:
         at_ms = max(at_ms, event.at_ms)
+        for lease in happened(leases, event):
+            yield Change(at_ms, items, data_bytes, lease=lease)
         match event:
             case Begun():
                 state = event.state
@@ -118,6 +124,8 @@ def _points(held: Change, changes: Iterator[Change], first_ms: int, until_ms: in
         while coming is not None and coming.at_ms < end_ms:
             if coming.name:
                 point.counts[coming.name] += coming.count
+            elif coming.lease is not None:
+                point.worked.add(coming.lease)
             held, coming = coming, next(changes, None)
         point.items, point.data_bytes = max(held.items, 0), max(held.data_bytes, 0)
         yield point
@@ -131,9 +139,15 @@ def rows(points: Sequence[Point]) -> list[dict[str, Cell]]:
             "items": point.items,
             "bytes": point.data_bytes,
             **point.counts,
+            **point.worked.row(),
         }
         for point in points
     ]
+
+
+def columns(points: Sequence[Point]) -> list[str]:
+    """The columns of a table: those of leases only if there were any."""
+    return [*COLUMNS, *WORK_COLUMNS] if any(point.worked.counts for point in points) else COLUMNS
 
 
 def sparkline(points: Sequence[Point], width: int = 80) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kestrelctl.journals.events import Begun, Came, child_of, header_of, items, segment_events
+from kestrelctl.journals.events import Begun, Came, Leased, child_of, header_of, items, segment_events
 from kestrelctl.journals.locations import JournalLocation
 from kestrelctl.journals.times import written_instant
 from kestrelctl.shell.exit_codes import ExitCode, Failure
@@ -31,13 +31,15 @@ class Past:
         self.count = waiting.items
 
     def known_of(self, one: int) -> dict[str, object]:
-        """State, due time and failed attempts of an item; empty for one that was only ever waiting."""
+        """State, due time, holder and failed attempts of an item; empty for one that was only ever waiting."""
         known: dict[str, object] = {}
         attempts = self._waiting.retries.get(one, 0)
         if (due := self._waiting.due.get(one)) is not None:
             attempts = max(attempts, due.attempts)
             is_late = due.due_at_ms <= self._at_ms
             known = {"state": "waiting" if is_late else _STATES[due.why], "due_at_ms": due.due_at_ms}
+            if due.holder and not is_late:
+                known["holder"] = due.holder
         if attempts:
             known["attempts"] = attempts
         return known
@@ -91,6 +93,8 @@ def _state(file: JournalFile, older: Sequence[JournalFile], label: str, at_ms: i
                 states.finish(event)
             case Due():
                 states.hold(event)
+            case Leased():
+                states.lease(event.leases)
             case Abort():
                 states.fail(event)
     if found is not None:
@@ -107,5 +111,7 @@ def _read_held(states: ReaderStates, older: Sequence[JournalFile], label: str) -
             match event:
                 case Due():
                     states.hold(event)
+                case Leased():
+                    states.lease(event.leases)
                 case Done():
                     states.end(event)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
-from kestrelctl.journals.events import Begun, Came, Event, child_of, events
+from kestrelctl.journals.events import Begun, Came, Event, Leased, child_of, events
 from kestrelctl.journals.locations import JournalLocation, replaying
 from kestrelctl.shell.exit_codes import ExitCode, Failure
 from kestreld.client.blocks import Cell
-from kestreld.journal.records import PUT_HEADER_BYTES, Done, Due, Reason
+from kestreld.journal.records import PUT_HEADER_BYTES, Done, Due, Reason, Why
 
 DELIVERED: Final = (Reason.GOT, Reason.CONFIRMED, Reason.MOVED)
 
@@ -89,6 +89,9 @@ class Simulation:
                 self._come(event, at_ms)
             case Due():
                 self._hold(event)
+            case Leased():
+                for due in event.leases:
+                    self._hold(due)
             case Done():
                 self._go(event)
 
@@ -114,7 +117,7 @@ class Simulation:
         one, due_at_ms = due.item_id, due.due_at_ms
         kept = self._waiting.pop(one, None) or self._later.get(one)
         if kept is None:
-            if one not in self._dropped:
+            if one not in self._dropped and due.why != Why.LEASED:
                 self._coming[one] = due_at_ms
         else:
             self._put_off(one, due_at_ms, kept[1])

@@ -10,7 +10,16 @@ from kestrelctl.journals.times import written_span
 from kestreld.client.blocks import Cell
 from kestreld.files import FileLayer
 from kestreld.journal.record_reader import segment_records
-from kestreld.journal.records import Kind, Range, ReaderState, Type, item_add_at_ms, item_id, item_optional_fields
+from kestreld.journal.records import (
+    Kind,
+    Range,
+    ReaderState,
+    Type,
+    Why,
+    item_add_at_ms,
+    item_id,
+    item_optional_fields,
+)
 from kestreld.journal.recovery import Survey, survey
 from kestreld.journal.segment import Segment
 
@@ -107,7 +116,10 @@ def _when(reader: _Reader, puts: Sequence[_Put], end_id: int, now_ms: int) -> st
     oldest, last = needed[0], needed[-1]
     if oldest.item_id in state.due:
         due = state.due[oldest.item_id]
-        when = f"due {'in' if due.due_at_ms > now_ms else 'since'} {written_span(abs(due.due_at_ms - now_ms))}"
+        span, is_late = written_span(abs(due.due_at_ms - now_ms)), due.due_at_ms <= now_ms
+        when = f"due {'since' if is_late else 'in'} {span}"
+        if due.why == Why.LEASED and not is_late:
+            when = f"leased for {span} more" + (f" by {due.holder}" if due.holder else "")
         return (
             f"when {reader.name} is done with items={len(needed)} up to {last.item_id}; item {oldest.item_id} is {when}"
         )

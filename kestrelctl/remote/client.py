@@ -1,9 +1,10 @@
 """Client for Kestrel servers that raises Failures with exit codes, and batches of puts."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from kestrelctl.items.putting import PutReport
 from kestrelctl.remote.access import parse_address, tls_context
@@ -16,6 +17,10 @@ from kestreld.client.connection import ClientConnection
 from kestreld.client.items import PutItem
 from kestreld.client.transport import reason_of
 
+if TYPE_CHECKING:
+    from kestreld.client.server import Server
+
+T = TypeVar("T")
 # Replies to one batch must fit in the socket's buffers: neither side may wait for the other to read.
 BATCH_ITEMS_MAX: Final = 512
 NOBODY: Final = Login()
@@ -29,6 +34,7 @@ class KestrelClient(ClientConnection):
     def __init__(self, address: str, timeout_ms: int, login: Login = NOBODY) -> None:
         """Raises Failure for an invalid address."""
         self._uses_tls = login.uses_tls(parse_address(address))
+        self.answer_ms = timeout_ms  # longest time the server may take to reply
         super().__init__(address, login, timeout_ms)
 
     def _connect(self) -> None:
@@ -36,12 +42,39 @@ class KestrelClient(ClientConnection):
             tls_context(self._login)
         super()._connect()
 
-    def again(self) -> "KestrelClient":
-        """A new connection to the same server: leases are independent of connections."""
-        return KestrelClient(self.address, self._timeout_ms, self._login)
+    def server(self) -> "Server":
+        """The same server for leases, which are independent of connections."""
+        from kestreld.client.server import Server
+
+        return Server(self.address, self._login, self._timeout_ms)
 
     def failure_of(self, problem: errors.KestrelError) -> Failure:
         return failure_of(problem, self._timeout_ms)
+
+    def over_restarts(self, fetch: Callable[[Self, int], T | None], wait_ms: int) -> T | None:
+        """Return what `fetch` finds, given the ms that it may wait; it is repeated while the server is restarted.
+
+        Only while no read is open. Raises Failure if the server cannot be reached at first, or at the end.
+        """
+        if not wait_ms:
+            return fetch(self, 0)
+        self.must_be_known()
+        until_s, left_ms = time.monotonic() + wait_ms / 1000, wait_ms
+        pauses: Iterator[int] | None = None
+        while True:
+            try:
+                return fetch(self, left_ms)
+            except Failure as failure:
+                left_ms = round((until_s - time.monotonic()) * 1000)
+                if failure.code != ExitCode.UNREACHABLE or left_ms <= 0:
+                    raise
+            if pauses is None:
+                from kestreld.client.heartbeat import pauses_ms  # rare
+
+                pauses = pauses_ms()
+            time.sleep(min(next(pauses), left_ms) / 1000)
+            self.start_over()
+            left_ms = max(round((until_s - time.monotonic()) * 1000), 0)
 
     def reload(self) -> str:
         try:

@@ -1,6 +1,7 @@
 """A fleet: several independent servers used as one: queries go to all of them, items to and from any."""
 
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, TypeVar
 
@@ -185,12 +186,13 @@ class Fleet:
         """Address and result of the first server that has any; `fetch` gets the milliseconds to wait there.
 
         All servers are asked in random order; if none has a result, each is waited at in turn. None = time is over.
-        Raises Failure if some could not be asked.
+        Waiting goes on over restarts. Raises Failure if some could not be asked.
         """
         if self.is_one:
-            found = fetch(self.clients[0], wait_ms)
+            found = self.clients[0].over_restarts(fetch, wait_ms)
             return None if found is None else (self.clients[0].address, found)
-        left_ms, turn_ms = wait_ms, 0
+        until_s, turn_ms = time.monotonic() + wait_ms / 1000, 0
+        away: dict[KestrelClient, Failure] = {}  # while they were waited at
         while self.clients:
             for client in self._in_any_order():
                 try:
@@ -198,15 +200,24 @@ class Fleet:
                 except Failure as failure:
                     if failure.code not in WITHOUT_ITEMS:
                         raise
-                    self._note(failure)
-                    self.clients.remove(client)
+                    if turn_ms and failure.code == ExitCode.UNREACHABLE:
+                        away[client] = failure
+                        client.start_over()
+                    else:
+                        self._note(failure)
+                        self.clients.remove(client)
                     continue
+                away.pop(client, None)
                 if found is not None:
                     return client.address, found
-                left_ms -= turn_ms
+            left_ms = round((until_s - time.monotonic()) * 1000)
             if left_ms <= 0 or not self.clients:
                 break
             turn_ms = max(1, min(WAIT_TURN_MS, left_ms // len(self.clients)))
+            if len(away) == len(self.clients):
+                time.sleep(turn_ms / 1000)
+        for lost in away.values():
+            self._note(lost)
         self.end()
         return None
 

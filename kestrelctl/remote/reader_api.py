@@ -18,7 +18,18 @@ from kestreld.client.access import Login
 PAGE_ITEMS: Final = 1000
 PAGE_BYTES: Final = 4 * 1024**2
 STATE_PAGE_ITEMS: Final = 2000
-KNOWN: Final = ("state", "due_at_ms", "attempts", "client", "since_at_ms", "until_at_ms", "failure_reason")
+KNOWN: Final = (
+    "state",
+    "due_at_ms",
+    "attempts",
+    "client",
+    "holder",
+    "since_at_ms",
+    "until_at_ms",
+    "extended",
+    "seen",
+    "failure_reason",
+)
 _CODES: Final = {
     400: ExitCode.USAGE,
     401: ExitCode.AUTHENTICATION,
@@ -150,8 +161,13 @@ class ReaderApi:
             left = None if left is None else left - len(items)
 
     def act(self, queue: str, item: int, action: str) -> str:
-        """Cancel an item or run it now; return its former state."""
-        return str(json.loads(self._ask("POST", path_of(queue, "items", str(item), action))[1])["was"])
+        """Cancel an item, run it now, or extend or end its lease, as `action` says with its parameters.
+
+        Return its former state.
+        """
+        action, _, query = action.partition("?")
+        path = path_of(queue, "items", str(item), action)
+        return str(json.loads(self._ask("POST", f"{path}?{query}" if query else path)[1])["was"])
 
     def redrive(self, queue: str, query: Mapping[str, int | str]) -> dict[str, Any]:
         """Send items of a dead-letter queue back to their queues: see docs/admin.md."""

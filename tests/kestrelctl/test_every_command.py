@@ -56,7 +56,7 @@ CODES |= {f"jobs {verb}": {1} for verb in JOB_VERBS}
 # JSON keys of some items and consumers only; tests of these commands see them.
 NOT_OF_EACH: Final = {
     *("data_base64", "server", "expire_ms", "user", "left_ms", "token", "state", "due_at_ms", "attempts", "client"),
-    *("since_at_ms", "until_at_ms", "origin", "reason", "origin_attempts", "put_at_ms"),
+    *("since_at_ms", "until_at_ms", "origin", "reason", "origin_attempts", "put_at_ms", "holder", "extended", "seen"),
     "failure_reason",
     *("jobs", "memory_bytes", "memory_limit_bytes", "memory_level", "nodes", "nodes_down"),
 }

@@ -125,6 +125,79 @@ def test_an_interrupted_command_gives_its_item_back_at_once(kestrelctl: Kestrelc
     assert kestrelctl("get", queue).out == b"job"
 
 
+def test_a_lease_is_shown_with_the_name_of_its_holder(kestrelctl: Kestrelctl, queue: str, tmp_path: Path) -> None:
+    kestrelctl("put", queue, "--lines", stdin=b"1\n2\n3\n")
+    kestrelctl("get", queue, "--lease", "30s", "--json", "--by", "worker-7")
+    kestrelctl("get", queue, "--lease", "30s", "--json")
+    named, other = objects(kestrelctl, "items", queue, "--state", "leased")
+    assert (named["holder"], named["extended"], named["seen"]) == ("worker-7", 0, True)
+    assert named["client"] != named["holder"]
+    assert other["client"] == other["holder"]
+    who = [row for row in objects(kestrelctl, "consumers", queue) if row["kind"] == "leasing"]
+    assert {row["consumer"] for row in who} == {"worker-7", other["holder"]}
+    (row,) = [row for row in who if row["consumer"] == "worker-7"]
+    assert (row["client"], row["extended"], row["seen"], row["open"]) == (named["client"], 0, True, 1)
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+    worker = kestrelctl.start("get", queue, "--lease", "30s", "--by", "worker-8", "--exec", f"echo >{begun}; sleep 60")
+    begun.read_bytes()
+    assert objects(kestrelctl, "items", queue, "--state", "leased")[-1]["holder"] == "worker-8"
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(60) == 143
+
+
+@pytest.mark.parametrize("words", [["--by", "worker-7"], ["--by", "a/b", "--lease", "9s", "--json"]])
+def test_a_name_without_a_lease_or_that_is_none_takes_nothing(
+    kestrelctl: Kestrelctl, queue: str, words: list[str]
+) -> None:
+    kestrelctl("put", queue, "job")
+    run = kestrelctl("get", queue, *words)
+    assert run.code == 2
+    assert run.err.startswith("kestrelctl: --by ")
+    assert kestrelctl("get", queue).out == b"job"
+
+
+def test_leases_that_outlived_a_kill_say_so_until_their_holder_is_seen_or_they_are_ended(
+    tmp_path: Path, kestrelctl: Kestrelctl
+) -> None:
+    with running_daemon(tmp_path, admin="127.0.0.1:0") as daemon:
+        at = ("-s", daemon.address)
+
+        def table(*words: str) -> list[str]:
+            return kestrelctl(*at, *words, "-o", "table", "--no-headers").out.decode().splitlines()
+
+        kestrelctl(*at, "put", "work", "--lines", stdin=b"1\n2\n")
+        tokens = [
+            str(json.loads(kestrelctl(*at, "get", "work", "--lease", "1h", "--json", "--by", name).out)["token"])
+            for name in ("worker-7", "worker-8")
+        ]
+        daemon.kill()
+        daemon.start()
+        not_seen = "not seen since the restart"
+        assert [line.count(f"leased, {not_seen}") for line in table("items", "work")] == [1, 1]
+        assert [line.count(not_seen) for line in table("items", "work", "--state", "leased")] == [1, 1]
+        assert [line.count(not_seen) for line in table("consumers", "work")] == [1, 1, 0]
+        (first, _) = objects(kestrelctl, *at, "items", "work")
+        assert (first["state"], first["seen"], first["holder"]) == ("leased", False, "worker-7")
+        rows = kestrelctl(*at, "items", "work", "-o", "tsv", "--fields", "state,seen").out.splitlines()
+        assert rows[-2:] == 2 * [f"leased\t{not_seen}".encode()], "a state is one word for scripts"
+
+        assert kestrelctl(*at, "lease", "extend", "work", tokens[0], "--lease", "2h").code == 0
+        assert kestrelctl(*at, "lease", "extend", "work", "2", "--id", "--lease", "2h").code == 0
+        assert [line.count(not_seen) for line in table("items", "work")] == [0, 1]
+        assert [one["extended"] for one in objects(kestrelctl, *at, "items", "work")] == [1, 1]
+
+        assert kestrelctl(*at, "lease", "give-back", "work", "2", "--id").code == 0
+        assert kestrelctl(*at, "lease", "extend", "work", tokens[1]).code == 1
+        assert kestrelctl(*at, "lease", "confirm", "work", tokens[1]).code == 1
+        assert kestrelctl(*at, "get", "work").out == b"2"
+        assert kestrelctl(*at, "lease", "give-back", "work", "2", "--id").code == 1
+        assert kestrelctl(*at, "lease", "give-back", "work", "1", "--id", "--failed").code == 2
+        assert kestrelctl(*at, "lease", "give-back", "work", "1", "--id", "--delay", "1h").code == 0
+        assert kestrelctl(*at, "lease", "give-back", "work", "1", "--id").code == 77
+        assert kestrelctl(*at, "lease", "confirm", "work", tokens[0]).code == 1
+
+
 # lease
 
 

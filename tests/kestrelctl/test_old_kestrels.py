@@ -10,8 +10,9 @@ def test_the_queue_alone_is_echoed_for_a_queue_with_options(kestrelctl: Kestrelc
     script = [
         WHO_IS_THERE,
         Exchange(b"get work/t=500/open\r\n", b"VALUE work 0 5\r\nhello\r\nEND\r\n"),
-        Exchange(b"get work/t=500/close/open\r\n", b"VALUE work 0 0\r\n\r\nEND\r\n"),
-        Exchange(b"get work/t=500/close/open\r\n", b"END\r\n"),
+        Exchange(b"get work/close/open\r\n", b"VALUE work 0 0\r\n\r\nEND\r\n"),
+        Exchange(b"get work/close/open\r\n", b"END\r\n"),
+        Exchange(b"get work/t=500/open\r\n", b"END\r\n"),
     ]
     with scripted_peer(script) as peer:
         got = kestrelctl("get", "work", "--all", "--wait", "500ms", "-s", peer.address)
