@@ -21,7 +21,7 @@ from kestrelspark.catalog import options_of, with_options
 from kestrelspark.live import OPTIONS as LIVE_OPTIONS
 from kestrelspark.live import LiveReader
 from kestrelspark.options import BadOption, check_names, flag, instant_ms, option, size_bytes, words
-from kestrelspark.packing import input_bytes, packed
+from kestrelspark.packing import earlier_files, input_bytes, packed
 from kestrelspark.rows import COLUMNS, VALUE, Mode, RowSelection, batches
 from kestrelspark.sink import batch_sink, stream_sink
 from kestrelspark.storage import OPTIONS as STORAGE_OPTIONS
@@ -37,7 +37,7 @@ PARTITION_BYTES_MAX: Final = 256 * MIB
 PARTITIONS_WISHED: Final = 8
 PUSHDOWN_SETTING: Final = "spark.sql.python.filterPushdown.enabled"
 _TIMES: Final = ("at", "add_time", "expire_time", "due_time")
-_NUMBERS: Final = ("id", "flags", "size", "attempts", "journal_id")
+_NUMBERS: Final = ("id", "flags", "size", "attempts", "journal_id", "lease")
 TABLE_HINT: Final = "For CREATE TABLE, name no columns: the table would not know its options"
 OPTIONS: Final = {
     "path": "",
@@ -123,11 +123,12 @@ def field_of(name: str) -> StructField:
 
 
 class FilePartition(datasource.InputPartition):
-    """The files that one task reads."""
+    """The files that one task reads, and those before them that may have the leases which they extend."""
 
-    def __init__(self, files: list[JournalFile]) -> None:
+    def __init__(self, files: list[JournalFile], earlier: list[JournalFile]) -> None:
         super().__init__(files)
         self.files = files
+        self.earlier = earlier
 
 
 class JournalReader(datasource.DataSourceReader):
@@ -157,7 +158,8 @@ class JournalReader(datasource.DataSourceReader):
         found = discover(self._paths, self._queues, self._selection.since_ms, self._storage.files)
         files = [*found.files, *found.missing]
         bytes_max = self._bytes_max or partition_bytes(input_bytes(files))
-        return [FilePartition(files) for files in packed(files, bytes_max)]
+        packs = packed(files, bytes_max)
+        return list(map(FilePartition, packs, earlier_files(packs)))
 
     def read(self, partition: datasource.InputPartition) -> Iterator[Any]:
         if not isinstance(partition, FilePartition):
@@ -166,7 +168,11 @@ class JournalReader(datasource.DataSourceReader):
         arrow_schema = to_arrow_schema(self._schema, timezone="UTC")
         as_declared = [field.type for field in arrow_schema] == [COLUMNS[name] for name in self._selection.columns]
         for batch in batches(
-            partition.files, self._selection, missing_is_fine=self._missing_is_fine, storage=self._storage
+            partition.files,
+            self._selection,
+            missing_is_fine=self._missing_is_fine,
+            storage=self._storage,
+            earlier=partition.earlier,
         ):
             yield batch if as_declared else batch.cast(arrow_schema)
 

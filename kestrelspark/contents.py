@@ -1,4 +1,4 @@
-"""Contents of a journal file in order, as arrays: items put, their events, and damaged stretches.
+"""Contents of a journal file in order, as arrays: items put, their events and leases, and damaged stretches.
 
 Records come in blocks from `scanning`. A DUE, KEY or ORIGIN stands before its PUT, or after it if the PUT was copied:
 notes of a put are attached to it, any other DUE is an event. Compacted segments yield only puts, because the originals
@@ -17,25 +17,38 @@ from kestreld.journal import records
 from kestreld.journal.discovery import JournalFile
 from kestreld.journal.kestrel import ops
 from kestreld.journal.kestrel.salvage import stretches
-from kestreld.journal.records import Due, FailedItem, Origin, Why
+from kestreld.journal.records import LAST_ATTEMPT, Due, FailedItem, Origin, Why
 from kestreld.journal.recovery import must_be_torn
 from kestreld.journal.resync import Resync
 from kestreld.journal.segment import decode_header, parse_segment_name
 from kestreld.journal.segment_scan import records_in
+from kestrelspark.lease_entries import ATTEMPT_MASK, HolderNames, LatestLeases
 from kestrelspark.scanning import Block, blocks
 
 # In the order of Reason, from GOT_EVENT on.
 EVENTS: Final = (
-    "put", "got", "confirmed", "expired", "moved", "discarded", "flushed", "aborted", "delayed", "leased"
+    "put", "got", "confirmed", "expired", "moved", "discarded", "flushed", "aborted", "delayed", "leased", "extended",
+    "returned",
 )  # fmt: skip
-PUT_EVENT, GOT_EVENT, CONFIRMED_EVENT, ABORTED_EVENT = 0, 1, 2, 7
+PUT_EVENT, GOT_EVENT, CONFIRMED_EVENT, ABORTED_EVENT, LEASED_EVENT, EXTENDED_EVENT, RETURNED_EVENT = (
+    0,
+    1,
+    2,
+    7,
+    9,
+    10,
+    11,
+)
 # A failed item has returned, just like one without a due time.
-_HELD_EVENTS: Final = {Why.DELAYED: 8, Why.FAILED: ABORTED_EVENT, Why.LEASED: 9}
+_HELD_EVENTS: Final = {Why.DELAYED: 8, Why.FAILED: ABORTED_EVENT, Why.LEASED: LEASED_EVENT}
 NO_TIME: Final = -1
 NO_ID: Final = 0
 NO_ATTEMPTS: Final = -1
+NO_LEASE: Final = -1
 KESTREL_ROWS: Final = 1 << 16
 Failures = dict[tuple[int, int, int], str]
+_Ending = tuple[int, int, int, int, int, int, int, int]  # a row of Endings
+_Named = tuple[int, int, str]  # offset, number and name of a HOLDER
 
 
 @dataclass(slots=True)
@@ -62,7 +75,8 @@ class Endings:
     """Events of items, as arrays: `events` index EVENTS; each is for the ids from `firsts` to `lasts`.
 
     `at_ms` NO_TIME and `firsts` NO_ID: unknown. `readers` 0 = all. `due_at_ms` 0 = none, `attempts` NO_ATTEMPTS =
-    unknown; None = for all. `failures`: reasons of failures by reader, id and attempts.
+    unknown; None = for all. `failures`: reasons of failures by reader, id and attempts. `leases`: attempts of leases
+    that were granted, extended or ended, NO_LEASE = none or unknown; `holders`: codes of Progress; None = for all.
     """
 
     events: Any
@@ -73,6 +87,8 @@ class Endings:
     due_at_ms: Any = None
     attempts: Any = None
     failures: Failures = field(default_factory=dict)
+    leases: Any = None
+    holders: Any = None
 
 
 @dataclass(slots=True)
@@ -99,19 +115,24 @@ class DamagedStretch:
 
 @dataclass(slots=True)
 class Progress:
-    """State kept while a file is read: readers' names, counts of records and of puts in the journal, and the next id.
+    """State kept while a file is read: readers' names, counts of records and of puts in the journal, the first id of
+    the segment, and the next one.
 
     `due` and `origins` hold notes until their PUTs, `failures` reasons until the record with the count of attempts.
+    `leases` go on with the next file of the journal.
     """
 
     names: dict[int, str] = field(default_factory=dict)
     records: int = 0
     synced: bool = False
+    first_id: int = 0
     next_id: int = 0
     put_items: int = 0
     due: dict[int, Due] = field(default_factory=dict)
     origins: dict[int, Origin] = field(default_factory=dict)
     failures: dict[FailedItem, str] = field(default_factory=dict)
+    leases: LatestLeases = field(default_factory=LatestLeases)
+    holders: HolderNames = field(default_factory=HolderNames)
 
 
 Piece = Puts | Endings | DamagedStretch
@@ -140,7 +161,8 @@ def _segment_contents(buffer: bytes, file: JournalFile, progress: Progress) -> I
     if file.end is not None and file.end < len(buffer):
         buffer = buffer[: file.end]  # bytes left by a failed commit do not count
     end = len(buffer)
-    _, progress.next_id = parse_segment_name(os.path.basename(file.path)) or (0, 0)
+    _, progress.first_id = parse_segment_name(os.path.basename(file.path)) or (0, 0)
+    progress.next_id = progress.first_id
     try:
         at = decode_header(buffer, file.path)[1]
     except JournalCorrupt as problem:
@@ -173,7 +195,9 @@ def _read_before(buffer: bytes, at: int, end: int, progress: Progress) -> int:
     """Skip the part that was read before, learning readers' names; return its end."""
     for block in blocks(buffer, at, end):
         _note_ids(block, progress)
-        _other_endings(buffer, block, progress, {}, is_compacted=False)
+        said, holders = _other_endings(buffer, block, progress, {}, is_compacted=False)
+        _lease_endings(block, holders, progress)
+        _end_leases(block, said, progress)
         _forget_puts(block, progress)
         at = block.end
     return at
@@ -194,6 +218,7 @@ def _salvaged(buffer: bytes, at: int, file: JournalFile, progress: Progress) -> 
         elif record_type == 0:
             yield from _whole(buffer, whole_from, whole_to, progress, file)
             damage = _damaged_stretch(buffer, start, end, file, progress)
+            progress.holders.forget_numbers()
             if damage is not None:
                 yield damage
             if damage is None or damage.is_torn:
@@ -247,9 +272,13 @@ def _pieces(buffer: bytes, block: Block, progress: Progress, *, is_compacted: bo
     progress.records += block.records
     _note_ids(block, progress)
     failures: Failures = {}
-    endings = _other_endings(buffer, block, progress, failures, is_compacted=is_compacted)
+    endings, holders = _other_endings(buffer, block, progress, failures, is_compacted=is_compacted)
+    leases = None
     if is_compacted:
         endings = []  # its originals have these events
+    else:
+        leases = _lease_endings(block, holders, progress)
+        _end_leases(block, endings, progress)
     puts = block.puts
     if len(puts):
         starts = block.put_offsets
@@ -275,13 +304,61 @@ def _pieces(buffer: bytes, block: Block, progress: Progress, *, is_compacted: bo
             dones["first"].astype(np.int64),
             dones["last"].astype(np.int64),
         )
+    if leases is not None:
+        yield leases
     if endings:
         columns = np.array(endings, np.int64).T
-        said = Endings(columns[0].astype(np.int8), *columns[1:])
-        said.failures = failures
+        said = Endings(columns[0].astype(np.int8), *columns[1:7])
+        said.failures, said.leases = failures, columns[7]
         yield said
 
 
+def _lease_endings(block: Block, holders: Sequence[_Named], progress: Progress) -> Endings | None:
+    """What the LEASE records of a block say; None if there are none. `holders`: the HOLDERs among them."""
+    entries, offsets = block.leases.entries, block.leases.offsets
+    codes = []
+    at = 0
+    for offset, number, name in holders:
+        behind = int(np.searchsorted(offsets, offset))
+        if behind > at:
+            codes.append(progress.holders.codes(entries["holder"][at:behind]))
+            at = behind
+        progress.holders.name(number, records.holder_name(name))
+    if not len(entries):
+        return None
+    codes.append(progress.holders.codes(entries["holder"][at:]))
+    ids, attempts = entries["id"].astype(np.int64), entries["lease"].astype(np.int64) & ATTEMPT_MASK
+    readers, at_ms = block.leases.readers, np.minimum(block.leases.at_ms, LATEST_MS)
+    extends = progress.leases.extend(readers, ids, attempts, progress.first_id)
+    length_ms = entries["length_high_ms"].astype(np.int64) << 32 | entries["length_low_ms"]
+    return Endings(
+        np.where(extends, np.int8(EXTENDED_EVENT), np.int8(LEASED_EVENT)),
+        readers,
+        at_ms,
+        ids,
+        ids,
+        np.minimum(block.leases.at_ms + length_ms, LATEST_MS),
+        np.full(len(ids), NO_ATTEMPTS, np.int64),
+        leases=attempts,
+        holders=np.concatenate(codes),
+    )
+
+
+def _end_leases(block: Block, endings: Sequence[_Ending], progress: Progress) -> None:
+    """Forget the leases of items that a block says are done."""
+    if not progress.leases.of:
+        return
+    dones = block.dones
+    ends = [one for one in endings if GOT_EVENT <= one[0] < ABORTED_EVENT]
+    readers, firsts, lasts = np.array([(one[1], one[3], one[4]) for one in ends], np.int64).reshape(-1, 3).T
+    progress.leases.end(
+        np.concatenate([dones["reader"].astype(np.int64), readers]),
+        np.concatenate([dones["first"].astype(np.int64), firsts]),
+        np.concatenate([dones["last"].astype(np.int64), lasts]),
+    )
+
+
+_COPIED_WITH_PUTS: Final = frozenset({*records.NOTES, records.Type.HOLDER, records.Type.LEASE})
 LATEST_MS: Final = (1 << 63) // 1000 - 1  # as microseconds in 64 bits
 
 
@@ -301,14 +378,16 @@ def _due_of(ids: Any, progress: Progress) -> Any:
     return due_at_ms
 
 
-def _with_notes_behind(buffer: bytes, block: Block) -> Sequence[tuple[int, int, int]]:
+def _with_notes_behind(buffer: bytes, block: Block, *, is_compacted: bool) -> Sequence[tuple[int, int, int]]:
     """The other records of a block, and the notes after it on its last item, which the next block repeats."""
     others, at = block.others, block.end
-    while at + records.FRAME_BYTES <= len(buffer) and buffer[at + records.TYPE_OFFSET] in records.NOTES:
+    types = _COPIED_WITH_PUTS if is_compacted else records.NOTES.keys()
+    while at + records.FRAME_BYTES <= len(buffer) and buffer[at + records.TYPE_OFFSET] in types:
         record_type, end = records.checked_end(buffer, at)
         if not record_type:
             break
-        others = [*others, (record_type, at, end)]
+        if record_type in records.NOTES:
+            others = [*others, (record_type, at, end)]
         at = end
     return others
 
@@ -334,18 +413,22 @@ class _Notes:
         last = int(self._ids[at - 1]) if at else self._before
         if item_id != last or not at:
             return item_id > last
-        is_copied = self._is_compacted or at_ms == int(self._add_at_ms[at - 1])  # else the item was given back
+        if self._is_compacted:
+            return True
+        is_copied = at_ms == int(self._add_at_ms[at - 1])  # else the item was given back
         return is_copied and self._from == int(self._ends[at - 1])
 
 
 def _other_endings(
     buffer: bytes, block: Block, progress: Progress, failures: Failures, *, is_compacted: bool
-) -> list[tuple[int, int, int, int, int, int, int]]:
-    endings = []
+) -> tuple[list[_Ending], list[_Named]]:
+    """What records but PUTs, DONEs of one range and LEASEs say, and the HOLDERs."""
+    endings: list[_Ending] = []
+    holders: list[_Named] = []
     notes = None
     others: Sequence[tuple[int, int, int]] = block.others
     if block.end < len(buffer):
-        others = _with_notes_behind(buffer, block)
+        others = _with_notes_behind(buffer, block, is_compacted=is_compacted)
     for record_type, start, end in others:
         if record_type in records.NOTES:
             notes = notes or _Notes(block, progress, is_compacted=is_compacted)
@@ -357,16 +440,20 @@ def _other_endings(
             done = records.read_done(body)
             at_ms = min(done.at_ms, LATEST_MS)
             event = done.reason + GOT_EVENT
-            endings += [(event, done.reader, at_ms, first, last, 0, NO_ATTEMPTS) for first, last in done.ranges]
+            endings += [
+                (event, done.reader, at_ms, first, last, 0, NO_ATTEMPTS, NO_LEASE) for first, last in done.ranges
+            ]
         elif record_type == records.Type.ABORT:
             abort = records.read_abort(body)
             item_id = min(abort.item_id, LATEST_MS)
             at_ms = min(abort.at_ms, LATEST_MS)
-            endings.append((ABORTED_EVENT, abort.reader, at_ms, item_id, item_id, 0, abort.times))
+            endings.append((ABORTED_EVENT, abort.reader, at_ms, item_id, item_id, 0, abort.times, NO_LEASE))
             _tell(progress, failures, abort.reader, item_id, abort.times)
         elif record_type == records.Type.FAILURE:
             failed, text = records.read_failure(body)
             progress.failures[failed] = text
+        elif record_type == records.Type.HOLDER:
+            holders.append((start, *records.read_holder(body)))
         elif record_type == records.Type.READER:
             change = records.read_reader(body)
             progress.names[change.reader] = change.name
@@ -376,7 +463,7 @@ def _other_endings(
             progress.put_items += checkpoint.put_items
         elif record_type == records.Type.SYNC:
             progress.synced = True
-    return endings
+    return endings, holders
 
 
 def _noted(
@@ -389,7 +476,7 @@ def _noted(
     failures: Failures,
     *,
     is_next: bool,
-) -> list[tuple[int, int, int, int, int, int, int]]:
+) -> list[_Ending]:
     """Keep a note that belongs to a PUT; return any other as an event. `is_next`: the note is in the next block."""
     body = buffer[start + records.FRAME_BYTES : end]
     if record_type == records.Type.KEY:
@@ -406,8 +493,11 @@ def _noted(
         elif not is_next:
             event, one = _HELD_EVENTS[due.why], min(due.item_id, LATEST_MS)
             at_ms, due_at_ms = min(due.at_ms, LATEST_MS), min(due.due_at_ms, LATEST_MS)
+            lease = due.lease & ATTEMPT_MASK if due.lease & LAST_ATTEMPT else NO_LEASE
+            if due.why == Why.DELAYED and lease != NO_LEASE and due.due_at_ms <= due.at_ms:
+                event, due_at_ms = RETURNED_EVENT, 0
             _tell(progress, failures, due.reader, one, due.attempts)
-            return [(event, due.reader, at_ms, one, one, due_at_ms, due.attempts)]
+            return [(event, due.reader, at_ms, one, one, due_at_ms, due.attempts, lease)]
     return []
 
 

@@ -98,7 +98,7 @@ def lose(words: str, options: RangeOptions) -> None:
 def _batch(records: bytes, what: RangeOfIds, options: RangeOptions) -> Any:
     """The rows of one page. Raises ServerTrouble if it was damaged in transit."""
     found = list(blocks(records, 0, len(records)))
-    if not found or found[-1].end != len(records) or any(block.others for block in found):
+    if not found or found[-1].end != len(records) or any(block.others or len(block.leases) for block in found):
         raise ServerTrouble(f"{what}: the reply is damaged")
     return row_batch(records, found, what, options.columns)
 

@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +18,7 @@ from kestrelspark.contents import (
     LATEST_MS,
     NO_ATTEMPTS,
     NO_ID,
+    NO_LEASE,
     NO_TIME,
     DamagedStretch,
     Endings,
@@ -23,6 +26,8 @@ from kestrelspark.contents import (
     Puts,
     contents,
 )
+from kestrelspark.lease_entries import UNKNOWN, LatestLeases
+from kestrelspark.packing import is_later
 from kestrelspark.scanning import blocks
 from kestrelspark.storage import ENVIRONMENT, Storage
 
@@ -51,6 +56,8 @@ COLUMNS: Final = {
     VALUE: pa.binary(),
     CORRUPT: pa.string(),
     "failure_reason": pa.string(),
+    "lease": pa.int64(),
+    "holder": pa.string(),
 }
 Column = Callable[[], Any]
 _log: Final = logging.getLogger("kestrelspark")
@@ -84,23 +91,48 @@ def batches(
     *,
     missing_is_fine: bool = False,
     storage: Storage = ENVIRONMENT,
+    earlier: Sequence[JournalFile] = (),
 ) -> Iterator[Any]:
-    """The rows of some files. Raises JournalCorrupt in FAILFAST, OSError."""
+    """The rows of some files, those of a journal in order. Raises JournalCorrupt in FAILFAST, OSError.
+
+    `earlier` are segments before the first, which may have the leases that it extends.
+    """
+    leases, before = LatestLeases(earlier=partial(_leases_in, earlier, storage) if earlier else None), None
     for file in files:
+        if before is not None and not is_later(before, file):
+            leases = LatestLeases()
+        before = file
         try:
             buffer = storage.content(file)
         except FileNotFoundError:
             if missing_is_fine:
                 continue
             raise
-        yield from file_batches(buffer, file, selection, storage)
+        yield from file_batches(buffer, file, selection, storage, leases)
+
+
+def _leases_in(files: Iterable[JournalFile], storage: Storage) -> LatestLeases:
+    """The latest leases in segments of a journal."""
+    leases = LatestLeases()
+    for file in files:
+        with suppress(FileNotFoundError):  # removed by its server
+            for _ in contents(storage.content(file), file, Progress(leases=leases)):
+                pass
+    return leases
 
 
 def file_batches(
-    buffer: bytes, file: JournalFile, selection: RowSelection, storage: Storage = ENVIRONMENT
+    buffer: bytes,
+    file: JournalFile,
+    selection: RowSelection,
+    storage: Storage = ENVIRONMENT,
+    leases: LatestLeases | None = None,
 ) -> Iterator[Any]:
-    """The rows of one file. A torn tail is not damage. Damage that is not returned as a row is logged."""
-    progress = Progress()
+    """The rows of one file. A torn tail is not damage. Damage that is not returned as a row is logged.
+
+    `leases` are those of earlier files of the journal.
+    """
+    progress = Progress(leases=leases if leases is not None else LatestLeases())
     dropped = dropped_bytes = 0
     for piece in contents(buffer, file, progress):
         match piece:
@@ -231,8 +263,8 @@ def _ending_batches(endings: Endings, file: JournalFile, selection: RowSelection
     if which is None:
         which = slice(None)
     events, readers, at_ms = endings.events[which], endings.readers[which], endings.at_ms[which]
-    due_at_ms = None if endings.due_at_ms is None else endings.due_at_ms[which]
-    attempts = None if endings.attempts is None else endings.attempts[which]
+    few = [endings.due_at_ms, endings.attempts, endings.leases, endings.holders]
+    few = [None if column is None else column[which] for column in few]
     firsts, lasts = endings.firsts[which], endings.lasts[which]
     behind = np.cumsum(lasts - firsts + 1)
     total = int(behind[-1]) if len(behind) else 0
@@ -244,22 +276,18 @@ def _ending_batches(endings: Endings, file: JournalFile, selection: RowSelection
             ids = np.zeros(stop - start, np.int64)
         else:
             ids = (firsts - before)[of] + np.arange(start, stop)
+        due_at_ms, attempts, leases, holders = (None if column is None else column[of] for column in few)
         part = Endings(
-            events[of],
-            readers[of],
-            at_ms[of],
-            ids,
-            ids,
-            None if due_at_ms is None else due_at_ms[of],
-            None if attempts is None else attempts[of],
-            endings.failures,
+            events[of], readers[of], at_ms[of], ids, ids, due_at_ms, attempts, endings.failures, leases, holders
         )
         yield _ending_batch(part, file, selection, progress)
 
 
 def _ending_batch(endings: Endings, file: JournalFile, selection: RowSelection, progress: Progress) -> Any:
     """A row for each id."""
-    ids, at_ms, attempts = endings.firsts, endings.at_ms, endings.attempts
+    ids, at_ms, attempts, leases, holders = (
+        endings.firsts, endings.at_ms, endings.attempts, endings.leases, endings.holders
+    )  # fmt: skip
     count = len(ids)
     columns: dict[str, Column] = {
         "reader": lambda: pa.repeat(file.reader, count) if file.is_kestrel else _names(endings.readers, progress),
@@ -271,6 +299,12 @@ def _ending_batch(endings: Endings, file: JournalFile, selection: RowSelection, 
             pa.nulls(count, pa.int64()) if attempts is None else numbers(attempts, attempts == NO_ATTEMPTS)
         ),
         "failure_reason": lambda: _failures(endings),
+        "lease": lambda: pa.nulls(count, pa.int64()) if leases is None else numbers(leases, leases == NO_LEASE),
+        "holder": lambda: (
+            pa.nulls(count, pa.string())
+            if holders is None
+            else _words(holders, progress.holders.names.__getitem__, _some(holders == UNKNOWN))
+        ),
     }
     return _batch(columns, count, file, selection)
 
@@ -331,10 +365,13 @@ def _words(codes: Any, word: Callable[[int], str], unknown: Any = None) -> Any:
     return pa.array([word(code) for code in found.tolist()]).take(pa.array(places, mask=unknown))
 
 
+def _some(mask: Any) -> Any:
+    """The mask, or None if it is of nothing."""
+    return mask if mask.any() else None
+
+
 def numbers(values: Any, unknown: Any = None) -> Any:
-    if unknown is not None and not unknown.any():
-        unknown = None
-    return pa.array(values, pa.int64(), mask=unknown)
+    return pa.array(values, pa.int64(), mask=None if unknown is None else _some(unknown))
 
 
 def instants(at_ms: Any, unknown: Any) -> Any:

@@ -45,18 +45,55 @@ DONE_DTYPE: Final = np.dtype(
         ("last", "<u8"),
     ]
 )
+# What precedes the entries of a LEASE, and one of them.
+LEASES_DTYPE: Final = np.dtype(
+    [
+        ("body_bytes", "<u4"),
+        ("checksum", "<u4"),
+        ("type", "u1"),
+        ("reader", "<u4"),
+        ("at_low_ms", "<u4"),
+        ("at_high_ms", "<u2"),
+    ]
+)
+LEASE_DTYPE: Final = np.dtype(
+    [
+        ("id", "<u8"),
+        ("length_low_ms", "<u4"),
+        ("length_high_ms", "<u2"),
+        ("data_bytes", "<u4"),
+        ("lease", "<u2"),
+        ("holder", "<u2"),
+    ]
+)
 _LENGTH: Final = struct.Struct("<I")
 _DONE_BODY_BYTES: Final = DONE_DTYPE.itemsize - records.FRAME_BYTES
 _DONE_SEED: Final = _DONE_BODY_BYTES + (records.Type.DONE << 56)
+_LEASES_FIELDS_BYTES: Final = LEASES_DTYPE.itemsize - records.FRAME_BYTES
+_LEASES_SEED: Final = np.uint64(records.Type.LEASE << 56)
 _U32: Final = np.uint64(0xFFFFFFFF)
+
+
+@dataclass(slots=True)
+class LeaseEntries:
+    """Entries of LEASE records as arrays: LEASE_DTYPE, and the reader, the time and the offset of their records."""
+
+    entries: Any = field(default_factory=lambda: np.empty(0, LEASE_DTYPE))
+    readers: Any = field(default_factory=lambda: np.empty(0, np.int64))
+    at_ms: Any = field(default_factory=lambda: np.empty(0, np.int64))
+    offsets: Any = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.entries)
 
 
 @dataclass(slots=True)
 class Block:
     """Consecutive valid records.
 
-    `puts` and `dones`: arrays of PUT_DTYPE and DONE_DTYPE; `put_offsets`: start of each PUT; `others`: (type, offset,
-    end) of the rest, in order. `end` is followed by another block, the end of the data, or damage.
+    `puts` and `dones`: arrays of PUT_DTYPE and DONE_DTYPE; `put_offsets`: start of each PUT; `leases`: what the LEASE
+    records say; `others`: (type, offset, end) of the rest, in order. `end` is followed by another block, the end of the
+    data, or damage.
     """
 
     end: int
@@ -64,6 +101,7 @@ class Block:
     puts: Any = field(default_factory=lambda: np.empty(0, PUT_DTYPE))
     put_offsets: Any = field(default_factory=lambda: np.empty(0, np.int64))
     dones: Any = field(default_factory=lambda: np.empty(0, DONE_DTYPE))
+    leases: LeaseEntries = field(default_factory=LeaseEntries)
     others: list[tuple[int, int, int]] = field(default_factory=list)
 
 
@@ -149,6 +187,11 @@ def _checked(buffer: bytes, starts: Any, stop: int, end: int, scan: Scan) -> Blo
     is_true = np.zeros(len(starts), bool)
     is_true[is_put] = put_is_true
     is_true[is_done] = done_is_true
+    is_lease = types == records.Type.LEASE
+    is_lease[whole:] = False
+    if is_lease.any():
+        is_true[is_lease] = _are_leases(buffer, starts[is_lease], ends[is_lease], scan)
+        is_lease &= is_true
     others = []
     # `checked_end` decides on records that the fast paths do not accept.
     for at in np.flatnonzero(~is_true).tolist():
@@ -165,7 +208,9 @@ def _checked(buffer: bytes, starts: Any, stop: int, end: int, scan: Scan) -> Blo
         puts, put_starts = puts[good_puts], put_starts[good_puts]
     if not good_dones.all():
         dones = dones[good_dones]
-    return Block(block_end, whole, puts, put_starts, dones, others)
+    is_lease[whole:] = False
+    leases = _lease_entries(buffer, starts[is_lease], ends[is_lease], scan) if is_lease.any() else LeaseEntries()
+    return Block(block_end, whole, puts, put_starts, dones, leases, others)
 
 
 def _puts(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> tuple[Any, Any]:
@@ -193,3 +238,46 @@ def _dones(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> tuple[Any, Any]
     is_true &= (dones["first"] <= dones["last"]) & (dones["last"] < records.ID_MAX)
     is_true &= (dones["reader"] < records.READER_MAX) & (dones["data_bytes"] < records.ID_MAX)
     return dones, is_true
+
+
+def _are_leases(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> Any:
+    """A mask of the valid LEASE records."""
+    bodies = ends - starts - records.FRAME_BYTES
+    entries, rest = np.divmod(bodies - _LEASES_FIELDS_BYTES, records.LEASE_ENTRY_BYTES)
+    is_true = (entries > 0) & (rest == 0)
+    starts, ends, bodies = starts[is_true], ends[is_true], bodies[is_true]
+    heads = scan.heads(buffer, starts, LEASES_DTYPE)
+    digests = scan.digests(buffer, starts + records.FRAME_BYTES, ends, bodies.astype(np.uint64) + _LEASES_SEED)
+    is_whole = (digests & _U32 == heads["checksum"]) & (heads["reader"] < records.READER_MAX)
+    is_whole[is_whole] = _have_ids(buffer, starts[is_whole], ends[is_whole], scan)
+    is_true[is_true] = is_whole
+    return is_true
+
+
+def _have_ids(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> Any:
+    """A mask of the LEASE records whose ids can all be."""
+    if not len(starts):
+        return np.zeros(0, bool)
+    offsets, counts = _entry_offsets(starts, ends)
+    is_id = scan.heads(buffer, offsets, LEASE_DTYPE)["id"] < records.ID_MAX
+    return np.logical_and.reduceat(is_id, np.cumsum(counts) - counts)
+
+
+def _entry_offsets(starts: Any, ends: Any) -> tuple[Any, Any]:
+    """Offsets of the entries of LEASE records, and how many each has."""
+    counts = (ends - starts - LEASES_DTYPE.itemsize) // records.LEASE_ENTRY_BYTES
+    before = np.cumsum(counts) - counts
+    within = np.arange(int(counts.sum())) - np.repeat(before, counts)
+    return np.repeat(starts + LEASES_DTYPE.itemsize, counts) + within * records.LEASE_ENTRY_BYTES, counts
+
+
+def _lease_entries(buffer: bytes, starts: Any, ends: Any, scan: Scan) -> LeaseEntries:
+    heads = scan.heads(buffer, starts, LEASES_DTYPE)
+    offsets, counts = _entry_offsets(starts, ends)
+    at_ms = heads["at_high_ms"].astype(np.int64) << 32 | heads["at_low_ms"]
+    return LeaseEntries(
+        scan.heads(buffer, offsets, LEASE_DTYPE),
+        np.repeat(heads["reader"].astype(np.int64), counts),
+        np.repeat(at_ms, counts),
+        np.repeat(starts, counts),
+    )

@@ -7,6 +7,7 @@ from pyspark.sql.types import StructType
 
 from kestreld.journal.discovery import JournalFile
 from kestrelspark.batch import field_of
+from kestrelspark.packing import earlier_files
 from kestrelspark.rows import RowSelection, batches
 
 Pack = TypeVar("Pack")
@@ -31,4 +32,5 @@ def columns_schema(columns: Iterable[str]) -> StructType:
 
 def events(spark: Any, packs: Sequence[list[JournalFile]], selection: RowSelection) -> Any:
     """The rows of the source."""
-    return table(spark, packs, lambda files: batches(files, selection), columns_schema(selection.columns))
+    work = list(zip(packs, earlier_files(packs), strict=True))
+    return table(spark, work, lambda one: batches(one[0], selection, earlier=one[1]), columns_schema(selection.columns))

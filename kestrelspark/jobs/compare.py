@@ -8,11 +8,12 @@ from typing import Any, Final
 from kestrelctl.journals.times import now_ms
 from kestrelspark.jobs.convert import Choice
 from kestrelspark.jobs.report import GROUP, percentile_names, report, rows
+from kestrelspark.jobs.time_in_work import FIGURES as WORK
 from kestrelspark.options import BadOption, instant_ms
 
 COUNTS: Final = ("puts", "put_bytes", "got", "expired", "discarded", "retried", "backlog_items", "backlog_max_items")
 WAITS: Final = (*(f"wait_{name}_ms" for name in percentile_names()), "wait_max_ms")
-FIGURES: Final = (*COUNTS[:-2], *WAITS, *COUNTS[-2:])
+FIGURES: Final = (*COUNTS[:-2], *WAITS, *WORK, *COUNTS[-2:])
 SHOWN: Final = ("puts", "got", "retried", "wait_p50_ms", "wait_p99_ms", "wait_max_ms", "backlog_items")
 Row = dict[str, Any]
 

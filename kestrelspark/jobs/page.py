@@ -36,6 +36,10 @@ HEADS: Final = (
     "busiest minute", "also",
 )  # fmt: skip
 CAN_BE_LEFT_OUT: Final = HEADS[-2:]
+WORK_HEADS: Final = (
+    "leases", "confirmed", "given back", "failed", "in work p50", "p95", "p99", "longest",
+)  # fmt: skip
+OTHER_HOLDERS: Final = "(others, and unknown)"
 Row = dict[str, Any]
 
 
@@ -45,23 +49,31 @@ def page(report: Report) -> str:
     drawn = sorted({row["queue"] for row in queues[:QUEUES_MAX]})
     buckets = report.merged_buckets
     points = rows(buckets.where(buckets["queue"].isin(drawn)).orderBy("bucket_ms"))
-    return page_of(report, queues, rows(report.queues), points)
+    holders = rows(report.holders.where(report.holders["queue"].isin(drawn)))
+    return page_of(report, queues, rows(report.queues), points, holders)
 
 
-def page_of(report: Report, queues: Sequence[Row], own: Iterable[Row], points: Iterable[Row]) -> str:
-    """The page. `queues`: in page order; `own`: rows of single servers; `points`: by time, for the first queues."""
-    own_of, points_of = _by_queue(own), _by_queue(points)
+def page_of(
+    report: Report, queues: Sequence[Row], own: Iterable[Row], points: Iterable[Row], holders: Iterable[Row] = ()
+) -> str:
+    """The page. `queues`: in page order; `own`: rows of single servers; `points`: by time, for the first queues.
+
+    `holders`: of leases, for the first queues.
+    """
+    own_of, points_of, holders_of = _by_queue(own), _by_queue(points), _by_queue(holders)
     servers = sorted({name for row in queues for name in row["servers"]})
     drawn = queues[:QUEUES_MAX]
     filled = [list(_filled(points_of.get(_key(row), []), report, row["backlog_items"])) for row in drawn]
     found = [_anomalies(row, buckets, report) for row, buckets in zip(drawn, filled, strict=True)]
     parts = [_head(report, servers), _totals(queues, report), _listed(drawn, found), _table(queues, report)]
+    parts.append(_work(queues))
     if len(queues) > QUEUES_MAX:
         words = f"Plots of the {QUEUES_MAX} queues where items wait longest"
         parts.append(f"<p>{words}; the Parquet tables have all {len(queues)}.</p>")
     for at, row in enumerate(drawn):
         inside = _section(row, filled[at], found[at], report)
-        parts.append(f'<section id="q{at}">{inside}\n{_by_server(own_of.get(_key(row), []), report)}</section>')
+        more = _by_server(own_of.get(_key(row), []), report) + _by_holder(holders_of.get(_key(row), []))
+        parts.append(f'<section id="q{at}">{inside}\n{more}</section>')
     return "\n".join([*parts, "</body></html>\n"])
 
 
@@ -165,6 +177,28 @@ def _by_server(own: Sequence[Row], report: Report) -> str:
     return _without_empty(
         ("server", *HEADS[1:]), [[html.escape(row["server"] or UNNAMED), *_cells(row, report)] for row in own]
     )
+
+
+def _work(queues: Sequence[Row]) -> str:
+    """The table of time in work, "" if nothing was leased."""
+    lines = [[_linked(row, at), *_work_cells(row)] for at, row in enumerate(queues) if row.get("leases") is not None]
+    return (
+        "<p>Time in work, from the lease to the confirm:</p>" + table_of(["queue", *WORK_HEADS], lines) if lines else ""
+    )
+
+
+def _by_holder(holders: Sequence[Row]) -> str:
+    """Time in work by holder, "" if nobody has leased anything. Those with the most leases come first."""
+    ordered = sorted(holders, key=lambda row: (row["holder"] is None, -row["leases"], row["holder"] or ""))
+    lines = [[html.escape(row["holder"] or OTHER_HOLDERS), *_work_cells(row)] for row in ordered]
+    return table_of(["holder", *WORK_HEADS], lines) if lines else ""
+
+
+def _work_cells(row: Row) -> list[str]:
+    return [
+        *(count(row[name]) for name in ("leases", "leases_confirmed", "leases_returned", "leases_failed")),
+        *(span(row[f"work_{name}_ms"]) for name in ("p50", "p95", "p99", "max")),
+    ]
 
 
 def _named(servers: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from kestrelspark.batch import KestrelSource
 from kestrelspark.jobs.anomalies import Held
 from kestrelspark.jobs.convert import Choice, write_pending
 from kestrelspark.jobs.kestrel_history import history
+from kestrelspark.jobs.time_in_work import view_work, work_by, work_by_holder
 from kestrelspark.options import instant_ms
 from kestrelspark.rows import CORRUPT, Mode, RowSelection, batches
 from kestrelspark.runs import Runs, exclusive_run
@@ -30,8 +31,9 @@ READER_SCHEMA: Final = (
 )
 SOURCE_SCHEMA: Final = (
     "server string, queue string, journal_id long, reader string, event string, id long, at timestamp, size long, "
-    "due_time timestamp"
+    "due_time timestamp, lease long, holder string"
 )
+_MORE: Final = {"due_at_ms": "long", "lease": "long", "holder": "string"}  # of events, beside HISTORY_SCHEMA
 Key = tuple[str, str, int, int, str]
 SOURCE_COLUMNS: Final = [column.partition(" ")[0] for column in SOURCE_SCHEMA.split(", ")]
 
@@ -41,7 +43,8 @@ class Report:
     """Tables and period of a report. Ages are as of `end_ms`: the end of the period, or the last event.
 
     `held`: periods in which a queue's or reader's items were delayed or to be retried; reader None = all. `buckets`,
-    `queues`, and the merged ones over all servers of a queue are DataFrames; docs/spark.md lists their columns.
+    `queues`, the merged ones over all servers of a queue and `holders` are DataFrames; docs/spark.md lists their
+    columns.
     """
 
     buckets: Any
@@ -54,6 +57,7 @@ class Report:
     merged_queues: Any = None
     end_ms: int = 0
     held: dict[tuple[str, str | None], list[Held]] = field(default_factory=dict)
+    holders: Any = None
 
 
 def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, state: str = "") -> Report | None:
@@ -113,7 +117,9 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
     _collected(spark, spark.sql(_QUEUES.format(figures=_figures()))).createOrReplaceTempView("kestrel_counted")
     oldest = spark.sql(_OLDEST.format(end_ms=end_ms, until_ms=ID_MAX if until_ms is None else until_ms))
     _collected(spark, oldest).createOrReplaceTempView("kestrel_oldest")
-    queues = _collected(spark, spark.sql(_AGED.format(end_ms=end_ms)))
+    view_work(spark, events, since_ms or 0)
+    queues = spark.sql(_AGED.format(end_ms=end_ms)).join(work_by(spark, ", ".join(GROUP)), list(GROUP), "left")
+    queues = _collected(spark, queues)
     queues.createOrReplaceTempView("kestrel_queues")
     return Report(
         buckets,
@@ -125,6 +131,7 @@ def report(spark: Any, paths: Sequence[str], choice: Choice, bucket_s: int = 0, 
         *_merged(spark, buckets, queues),
         end_ms,
         _held(spark, bucket_s * 1000),
+        _collected(spark, work_by_holder(spark)),
     )
 
 
@@ -148,7 +155,9 @@ def _merged(spark: Any, buckets: Any, queues: Any) -> tuple[Any, Any]:
     merged_buckets = spark.sql(_MERGED_BUCKETS.format(figures=_figures())).persist()
     merged_buckets.createOrReplaceTempView("kestrel_merged_buckets")
     spark.sql(_MINUTES.format(group="queue, reader")).createOrReplaceTempView("kestrel_merged_minutes")
-    return merged_buckets, spark.sql(_MERGED_QUEUES.format(figures=_figures())).persist()
+    merged_queues = spark.sql(_MERGED_QUEUES.format(figures=_figures()))
+    merged_queues = merged_queues.join(work_by(spark, "queue, reader"), ["queue", "reader"], "left")
+    return merged_buckets, merged_queues.persist()
 
 
 def _native(spark: Any, paths: Sequence[str], choice: Choice, found: Discovery) -> Any | None:
@@ -202,16 +211,16 @@ def _events(spark: Any, native: Any | None, found: Discovery) -> tuple[Any, list
             native.where("event is null or (journal_id is not null and id is not null)").selectExpr(
                 "server", "queue", "journal_id", "reader", "event", "id",
                 "unix_millis(at) as at_ms", "unix_millis(at) as not_after_ms", "size",
-                "unix_millis(due_time) as due_at_ms",
+                "unix_millis(due_time) as due_at_ms", "lease", "holder",
             )
         )  # fmt: skip
         notes.append(
             "Opening a reliable read is not in the journal: where items are read reliably, the wait ends when the read"
-            " is confirmed."
+            " is confirmed. Leases are: the time in work is from the lease to the confirm, and part of the wait."
         )
     if kestrel:
         frame, counted = history(spark, kestrel)
-        frames.append(frame.selectExpr("*", "cast(null as long) as due_at_ms"))
+        frames.append(frame.selectExpr("*", *(f"cast(null as {kind}) as {name}" for name, kind in _MORE.items())))
         notes.append(
             "Kestrel's own journals do not record when or why an item left. It was between the item added before"
             " and the next one: waits are intervals, and expired or discarded items count as got. After the last add to"
@@ -226,7 +235,8 @@ def _events(spark: Any, native: Any | None, found: Discovery) -> tuple[Any, list
     if not frames:
         from kestrelspark.jobs.kestrel_history import HISTORY_SCHEMA
 
-        return spark.createDataFrame([], f"{HISTORY_SCHEMA}, due_at_ms long"), notes
+        more = ", ".join(f"{name} {kind}" for name, kind in _MORE.items())
+        return spark.createDataFrame([], f"{HISTORY_SCHEMA}, {more}"), notes
     events = frames[0]
     for frame in frames[1:]:
         events = events.unionByName(frame)
@@ -416,11 +426,12 @@ select e.server, e.queue, e.journal_id, e.reader,
     if(e.event = 'aborted', 0L, -1L), null
 from kestrel_events e left join puts p
     on e.server = p.server and e.queue = p.queue and e.journal_id = p.journal_id and e.id = p.id
-where e.event not in ('put', 'delayed', 'leased') and (p.id is null or p.reader is null or p.reader = e.reader)
+where e.event not in ('put', 'delayed', 'leased', 'extended', 'returned')
+    and (p.id is null or p.reader is null or p.reader = e.reader)
 """
 _HELD: Final = """
 select queue, reader, min(at_ms), max(due_at_ms), count(*) from kestrel_events
-where due_at_ms > at_ms and event != 'leased' group by queue, reader, at_ms - at_ms % {bucket_ms}
+where due_at_ms > at_ms and event not in ('leased', 'extended') group by queue, reader, at_ms - at_ms % {bucket_ms}
 """
 # Items left when a reader was dropped, or its journal replaced, no longer wait. The time is not always known.
 _ENDED: Final = f"""
@@ -553,6 +564,7 @@ def write_tables(found: Report, target: str) -> None:
         "queues": found.queues,
         "merged_buckets": found.merged_buckets,
         "merged_queues": found.merged_queues,
+        "holders": found.holders,
     }
     for name, frame in tables.items():
         for instant in INSTANTS & set(frame.columns):

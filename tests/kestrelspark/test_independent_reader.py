@@ -7,7 +7,8 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,9 @@ from tests.support.queue_client import QueueClient
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 SEEDS: Final = int(os.environ.get("JOURNAL_SEEDS", "8"))
-COLUMNS: Final = ("queue", "reader", "event", "id", "at", "expire_time", "flags", "due_time", "attempts", "value")
+COLUMNS: Final = (
+    "queue", "reader", "event", "id", "at", "expire_time", "flags", "due_time", "attempts", "lease", "holder", "value",
+)  # fmt: skip
 SETTINGS: Final = ("max_journal_size=2KiB", "max_journal_overflow=1000", "max_retries=9", "move_failed_to=failed")
 
 
@@ -31,19 +34,22 @@ def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A queue for each seed: most by a server that is killed, some by a program with the library."""
     folder = tmp_path_factory.mktemp("random")
     with running_daemon(folder, *SETTINGS, "sync_journal=500ms") as daemon, QueueClient(daemon.port) as client:
-        for seed in range(0, SEEDS, 2):
-            fill_by_server(client, f"q{seed}", random.Random(seed))
+        with QueueClient(daemon.port) as other:
+            for seed in range(0, SEEDS, 2):
+                fill_by_server([client, other], f"q{seed}", random.Random(seed))
         daemon.kill()
     for seed in range(1, SEEDS, 2):
         fill_by_library(daemon.spool, f"q{seed}", random.Random(seed))
     return daemon.spool
 
 
-def fill_by_server(client: QueueClient, queue: str, chance: random.Random) -> None:
-    client.get(f"{queue}+audit")
-    for _ in range(150):
+def fill_by_server(clients: Sequence[QueueClient], queue: str, chance: random.Random) -> None:
+    clients[0].get(f"{queue}+audit")
+    tokens: list[tuple[str, bytes]] = []
+    for _ in range(200):
+        client = chance.choice(clients)
         name = chance.choice([queue, queue, f"{queue}+audit"])
-        match chance.randrange(8):
+        match chance.randrange(11):
             case 0 | 1 | 2:
                 data = chance.randbytes(chance.randrange(120))
                 expiry_s = chance.choice([0, 0, 1 << 31])
@@ -57,9 +63,34 @@ def fill_by_server(client: QueueClient, queue: str, chance: random.Random) -> No
             case 6:
                 if client.get(f"{name}/open") is not None:
                     client.get(f"{name}/close")
-            case _:
+            case 7:
                 if client.get(f"{name}/open") is not None:
                     client.get(f"{name}/abort")
+            case 8 | 9:
+                if (token := leased(client, name)) is not None:
+                    tokens.append((name, token))
+            case _ if tokens:
+                end_or_extend(client, *tokens.pop(chance.randrange(len(tokens))), chance)
+
+
+def leased(client: QueueClient, queue: str) -> bytes | None:
+    """Lease an item; its token."""
+    client.send(f"gets {queue}/open/lease=60000\r\n".encode())
+    words = client.read_line().split()
+    if words == [b"END"]:
+        return None
+    client.read(int(words[3]) + 2)
+    client.expect(b"END\r\n")
+    return words[4]
+
+
+def end_or_extend(client: QueueClient, queue: str, token: bytes, chance: random.Random) -> None:
+    mine = queue.encode() + b"/" + token
+    for _ in range(chance.randrange(3)):
+        client.do(b"touch " + mine + b" 60", b"TOUCHED\r\n")
+    ends = [b"delete " + mine, *(b"touch " + mine + how + b" 0" for how in (b"", b"/delay=60000", b"/failed"))]
+    client.send(chance.choice(ends) + b"\r\n")
+    assert client.read_line() in (b"DELETED", b"TOUCHED")
 
 
 def fill_by_library(spool: Path, name: str, chance: random.Random) -> None:
@@ -107,6 +138,11 @@ def counted(said: Read, server: str) -> Counter[tuple[str, Event]]:
     return Counter((server, event) for event in said.events)
 
 
+def nameless(true: Counter[tuple[str, Event]]) -> Counter[tuple[str, Event]]:
+    """The same, where it is not known who has leases: a lease may be found behind damage, and its HOLDER not."""
+    return Counter({(server, replace(event, holder=None)): count for (server, event), count in true.items()})
+
+
 def test_a_whole_spool_is_what_the_page_says(spark: Any, spool: Path) -> None:
     expected: Counter[tuple[str, Event]] = Counter()
     for folder in sorted(spool.glob("*.journal")):
@@ -114,7 +150,9 @@ def test_a_whole_spool_is_what_the_page_says(spark: Any, spool: Path) -> None:
         assert said.damaged == []
         assert len(list(folder.glob("*.seg"))) > 3
         expected += counted(said, "")
-    assert {event.event for _, event in expected} >= {"put", "got", "confirmed", "aborted"}
+    events = {"put", "got", "confirmed", "aborted", "leased", "extended", "returned", "delayed"}
+    assert {event.event for _, event in expected} >= events
+    assert len({event.holder for _, event in expected if event.event == "leased"}) == 2
     assert Counter(rows_of(loaded(spark, spool, "FAILFAST"))) == expected
 
 
@@ -140,7 +178,7 @@ def test_of_a_damaged_spool_all_is_read_that_the_page_says_and_nothing_that_neve
         rows = list(rows_of(loaded(spark, tmp_path, mode)))
         corrupt = Counter(":".join(row.split(":")[:2]) for _, row in rows if isinstance(row, str))
         found = Counter((server, row) for server, row in rows if not isinstance(row, str))
-        assert found - (expected | true) == Counter(), mode
+        assert found - (expected | true | nameless(true)) == Counter(), mode
         assert (expected & true) - found == Counter(), mode
         assert sum((found - expected).values()) < SEEDS, mode
         assert corrupt == (stretches if mode == "PERMISSIVE" else Counter())

@@ -64,6 +64,7 @@ def test_rows_have_due_times_attempts_and_origins(spark: Any, spool: Path) -> No
         [
             ("work", "put", 1, 60_000, None, None, None, None),
             ("work", "put", 2, None, None, None, None, None),
+            ("work", "leased", 2, 30_000, None, None, None, None),  # before the segment that can have the reason
             ("work", "aborted", 2, 1000, 1, None, None, "no route"),
             ("work", "aborted", 2, 1000, 2, None, None, "no room"),  # counted in the commit that begins the move
             ("work", "moved", 2, None, None, None, None, None),
@@ -72,7 +73,7 @@ def test_rows_have_due_times_attempts_and_origins(spark: Any, spool: Path) -> No
             ("work", "delayed", 3, 3_602_001, 0, None, None, None),
             ("work", "got", 1, None, None, None, None, None),
             ("work", "put", 4, None, None, None, None, None),
-            ("work", "leased", 4, 91_000, 0, None, None, None),
+            ("work", "leased", 4, 91_000, None, None, None, None),
         ],
         key=str,
     )

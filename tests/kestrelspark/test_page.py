@@ -23,6 +23,7 @@ def queue(name: str, wait_ms: int | None, *, most_ms: int | None = None, **figur
     most_ms = wait_ms if most_ms is None else most_ms
     for percentile in percentile_names():
         row |= {f"wait_{percentile}_ms": wait_ms, f"longest_wait_{percentile}_ms": most_ms}
+    row["leases"] = None
     row |= {"oldest_ms": None, "oldest_age_ms": None, "backlog_without_put": 0}
     return row | {"wait_max_ms": most_ms} | figures
 
@@ -44,6 +45,8 @@ def wide_page() -> str:
     ends = dict.fromkeys(("expired", "discarded", "moved", "flushed", "retried"), 123_456_789)
     name = "orders_of_all_countries_that_are_waiting_for_a_payment_in_the_shop"
     servers = [f"queue-server-{one}.example.net" for one in range(9)]
+    big |= {f"work_{name}_ms": 12_345_678 for name in ("p50", "p95", "p99", "max")}
+    big |= {f"leases{name}": 123_456_789 for name in ("", "_confirmed", "_returned", "_failed")}
     long = queue(name, 59_900, most_ms=12_345_678, reader="audit", servers=servers, **big, **ends)
     own = [{**long, "server": server} for server in servers]
     found = Report(None, None, 600, 0, DAY_MS, ["A note."])
@@ -53,7 +56,20 @@ def wide_page() -> str:
          "retried": 0, "moved": 0}
         for at in range(144)
     ]  # fmt: skip
-    return page_of(found, [long, queue("a", 5, puts=3, got=3)], own, points)
+    holders = [{**long, "holder": f"client-{one}.example.net:49152"} for one in range(20)]
+    return page_of(found, [long, queue("a", 5, puts=3, got=3)], own, points, holders)
+
+
+def test_time_in_work_is_there_by_queue_and_holder_where_items_are_leased() -> None:
+    work = {"work_p50_ms": 40, "work_p95_ms": 500, "work_p99_ms": 2000, "work_max_ms": 61_000}
+    work |= {"leases": 9, "leases_confirmed": 7, "leases_returned": 1, "leases_failed": 0}
+    row = queue("work", 5, puts=3, got=3, **work)
+    holders = [{**row, "holder": holder} for holder in (None, "10.0.0.1:4001")]
+    page = page_of(REPORT, [row, queue("other", 5)], [row], [], holders)
+    cells = "<td>9</td><td>7</td><td>1</td><td>0</td><td>40 ms</td><td>500 ms</td><td>2 s</td><td>1.02 min</td>"
+    assert f'<tr><td><a href="#q0">work</a></td>{cells}</tr>\n</tbody>' in page
+    assert f"<tr><td>10.0.0.1:4001</td>{cells}</tr>\n<tr><td>(others, and unknown)</td>{cells}</tr>" in page
+    assert "in work" not in page_of(REPORT, [queue("other", 5)], [], [])
 
 
 def test_queues_where_items_wait_and_none_leaves_come_first_then_those_that_wait_longest() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 pytest.importorskip("numpy", reason="numpy is not installed: make test-spark installs it")
 
 from kestreld.journal.records import (
+    FRAME_BYTES,
     ID_MAX,
     PUT,
     READER_MAX,
@@ -17,12 +18,17 @@ from kestreld.journal.records import (
     Type,
     checked_end,
     done_record,
+    holder_record,
+    lease_entry,
+    lease_record,
     put_record,
+    read_leases,
+    record_end,
     sync_record,
 )
 from kestreld.journal.segment import decode_header
 from kestrelspark.checksums import FEW
-from kestrelspark.scanning import DONE_DTYPE, Scan, blocks, scans
+from kestrelspark.scanning import DONE_DTYPE, Block, Scan, blocks, scans
 from tests.support.damage import Sample
 
 Found = list[tuple[int, int, int]]  # type, start, end
@@ -40,7 +46,7 @@ def checked_one_by_one(buffer: bytes, at: int) -> Found:
 
 
 def scanned(buffer: bytes, at: int, scan: Scan) -> tuple[Found, int, int]:
-    """The records but for DONEs of one range, how many of all there are, and where they end."""
+    """The records but for DONEs of one range and LEASEs, how many of all there are, and where they end."""
     found: Found = []
     records, end = 0, at
     for block in blocks(buffer, at, len(buffer), scan):
@@ -50,8 +56,25 @@ def scanned(buffer: bytes, at: int, scan: Scan) -> tuple[Found, int, int]:
         ]
         found += block.others
         records, end = records + block.records, block.end
-        assert len(block.puts) + len(block.dones) + len(block.others) == block.records
+        leases = {(Type.LEASE, start, record_end(buffer, start)) for start in block.leases.offsets.tolist()}
+        assert len(block.puts) + len(block.dones) + len(leases) + len(block.others) == block.records
+        found += leases
+        assert leases_of(block, buffer) == [
+            (due.reader, due.item_id, due.at_ms, due.due_at_ms, due.data_bytes, due.lease)
+            for _, start, end in sorted(leases)
+            for due in read_leases(buffer[start + FRAME_BYTES : end])
+        ]
     return found, records, end
+
+
+def leases_of(block: Block, buffer: bytes) -> list[tuple[int, ...]]:
+    at_ms, readers = block.leases.at_ms.tolist(), block.leases.readers.tolist()
+    return [
+        (reader, one, at, at + (high << 32 | low), size, lease)
+        for reader, at, (one, low, high, size, lease, _) in zip(
+            readers, at_ms, block.leases.entries.tolist(), strict=True
+        )
+    ]
 
 
 def same(buffer: bytes, at: int) -> None:
@@ -97,7 +120,11 @@ def test_fields_are_those_that_were_put() -> None:
                 assert put == PUT.unpack_from(buffer, start)
 
 
-GOOD = put_record(1, 2, 3, 4, 5, b"item") + done_record(Done(1, Reason.GOT, 2, 1, 4, [(1, 1)]))
+GOOD = (
+    put_record(1, 2, 3, 4, 5, b"item")
+    + lease_record(1, 2, [lease_entry(1, 1, 4, 1, 1)] * 3)
+    + done_record(Done(1, Reason.GOT, 2, 1, 4, [(1, 1)]))
+)
 IMPOSSIBLE = [
     put_record(ID_MAX, 2, 0, 0, 0, b"item"),
     put_record(1, 2, 0, 0, READER_MAX, b"item"),
@@ -105,6 +132,10 @@ IMPOSSIBLE = [
     done_record(Done(1, Reason.GOT, 2, 1, ID_MAX, [(1, 1)])),
     done_record(Done(1, Reason.GOT, 2, 1, 4, [(1, ID_MAX)])),
     done_record(Done(1, Reason.GOT, 2, 1, 4, [(2, 1)])),
+    lease_record(READER_MAX, 2, [lease_entry(1, 60_000, 4, 1, 1)]),
+    lease_record(1, 2, [lease_entry(1, 60_000, 4, 1, 1), lease_entry(ID_MAX, 60_000, 4, 1, 1)]),
+    lease_record(1, 2, [lease_entry(1, 60_000, 4, 1, 1), b"half"]),
+    lease_record(1, 2, []),
 ]
 
 
@@ -137,8 +168,15 @@ dones = st.builds(
     instants,
     ranges,
 )
-records = puts | dones | st.builds(sync_record, ids) | st.binary(min_size=1, max_size=40)
-often = st.lists(puts | dones, min_size=1, max_size=4).map(lambda some: b"".join(some) * FEW)
+leases = st.builds(
+    lease_record,
+    readers,
+    st.integers(0, (1 << 48) - 1),
+    st.lists(st.builds(lease_entry, ids, instants, st.just(7), st.integers(0, 1 << 13), st.just(1)), max_size=4),
+)
+holders = st.builds(holder_record, st.just(1), st.sampled_from(["10.0.0.1:4001", "Zoë"]))
+records = puts | dones | leases | holders | st.builds(sync_record, ids) | st.binary(min_size=1, max_size=40)
+often = st.lists(puts | dones | leases, min_size=1, max_size=4).map(lambda some: b"".join(some) * FEW)
 
 
 @given(st.lists(records, max_size=8).map(b"".join), often | st.just(b""), st.data())
