@@ -58,29 +58,35 @@ class WaitingItem:
     client: str = ""  # address of the client that has leased it
     origin: str = ""  # of a dead letter: the queue it comes from, and why
     failure: str = ""  # reason of the last failure, as given by its consumer
+    holder: str = ""  # name that the client gave with the lease, or its address; "" = not shown to this user
+    extended: int = 0  # how often the lease was
+    is_seen: bool = True  # False: nobody has presented the lease's token since the server restarted
 
 
 @dataclass(slots=True)
 class Consumer:
     """A client that waits for items or holds some. `age_ms`: for how long, when the server was asked."""
 
-    client: str  # its address; "" = not shown to this user
+    client: str  # its address, or the name by which it leases; "" = not shown to this user
     user: str
     age_ms: int
-    open_reads: int = 0  # 0 = it waits
+    open_reads: int = 0  # or leases; 0 = it waits
     first_id: int = 0
+    extended: int = 0  # how often its leases were
+    is_seen: bool = True  # False: it has presented none of their tokens since the server restarted
 
 
 @dataclass(slots=True)
 class Consumers:
-    """Clients that wait and clients that hold items, the longest first, at most CONSUMERS_MAX of each, and their
-    totals.
+    """Clients that wait, that hold items and that lease some, the longest first, at most CONSUMERS_MAX of each, and
+    their totals.
     """
 
     waiting: list[Consumer]
     holding: list[Consumer]
     waiters: int
     open_reads: int
+    leasing: list[Consumer] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -163,10 +169,11 @@ def _consumers(asked: Asked, queue: str) -> Consumers:
     port = asked.admin_port()
     try:
         found = json.loads(port.get(f"{path_of(queue, 'consumers')}?limit={CONSUMERS_MAX}"))
-        waiting, holding = (
-            [_consumer(each, found["now_ms"]) for each in found[kind]] for kind in ("waiting", "holding")
+        waiting, holding, leasing = (
+            [_consumer(each, found["now_ms"]) for each in found.get(kind, ())]
+            for kind in ("waiting", "holding", "leasing")
         )
-        return Consumers(waiting, holding, found["waiters"], found["open"])
+        return Consumers(waiting, holding, found["waiters"], found["open"], leasing)
     except (ValueError, KeyError, TypeError) as error:
         raise AdminLost(f"unexpected reply: {error}") from error
     finally:
@@ -175,7 +182,15 @@ def _consumers(asked: Asked, queue: str) -> Consumers:
 
 def _consumer(row: dict[str, Any], now_ms: int) -> Consumer:
     age_ms = max(0, now_ms - row["since_at_ms"])
-    return Consumer(row.get("client", ""), row.get("user", ""), age_ms, row.get("open", 0), row.get("first_id", 0))
+    return Consumer(
+        row.get("holder", row.get("client", "")),
+        row.get("user", ""),
+        age_ms,
+        row.get("open", row.get("leases", 0)),
+        row.get("first_id", 0),
+        row.get("extended", 0),
+        row.get("seen", True),
+    )
 
 
 def _items(asked: Asked, queue: str, shown: Shown) -> list[WaitingItem]:
@@ -209,6 +224,9 @@ def _item(row: dict[str, Any]) -> WaitingItem:
         row.get("client", ""),
         f"{origin['reason']} on {origin['queue']}" if origin is not None else "",
         row.get("failure_reason", ""),
+        row.get("holder", row.get("client", "")),
+        row.get("extended", 0),
+        row.get("seen", True),
     )
 
 

@@ -3,6 +3,7 @@
 from typing import Final
 
 Number = int | float | None  # None = unknown, shown as a blank
+NOT_SEEN: Final = "not seen since the restart"  # the holder of a lease
 _SIZES: Final = ("", "K", "M", "G", "T", "P")
 _SPANS_MS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 
@@ -46,6 +47,11 @@ def span(value_ms: Number) -> str:
             number = value_ms / unit_ms
             return f"{number:.1f}{unit}" if number < 10 else f"{number:.0f}{unit}"
     return f"{value_ms:.0f}ms" if value_ms else "0"
+
+
+def times(words: str, number: int) -> str:
+    """`failed 1 time`, `extended 2 times`."""
+    return f"{words} {number} time{'' if number == 1 else 's'}"
 
 
 def printable(name: str) -> str:

@@ -224,6 +224,7 @@ DETAILS: Final = QueueDetails(
         holding=[Consumer("10.0.0.21:38114", "resizer", 12_000, open_reads=1, first_id=33_151)],
         waiters=2,
         open_reads=2,
+        leasing=[Consumer("worker-7", "", 4000, open_reads=1, first_id=33_154, is_seen=False)],
     ),
     items=[
         WaitingItem(JOB, 33_151, NOW_MS - 61_000, is_open=True),
@@ -237,6 +238,8 @@ DETAILS: Final = QueueDetails(
             since_at_ms=NOW_MS - 4000,
             until_at_ms=NOW_MS + 26_000,
             client="10.0.0.22:40512",
+            holder="worker-7",
+            is_seen=False,
         ),
         WaitingItem(
             b"has failed before", 33_155, NOW_MS - 59_000, state="retrying", due_at_ms=NOW_MS + 18_000, attempts=2

@@ -305,9 +305,9 @@ def test_the_columns_that_must_be_there_are_on_any_width(daemon: Daemon, width: 
 # Items with a time or an owner
 
 
-def leased(client: QueueClient, queue: str) -> bytes:
+def leased(client: QueueClient, queue: str, by: str = "") -> bytes:
     """Its token."""
-    client.send(f"gets {queue}/open/lease=3600000\r\n".encode())
+    client.send(f"gets {queue}/open/lease=3600000{by}\r\n".encode())
     token = client.expect_line(b"VALUE ").split()[4]
     client.read_until(b"\r\nEND\r\n")
     return token
@@ -365,8 +365,35 @@ def test_items_show_when_they_are_due_and_who_has_leased_them_and_are_acted_on(t
         for minutes in (20, 30):
             client.do(b"set work/delay=%d 0 0 1\r\n%d" % (minutes * 60_000, minutes // 10), b"STORED\r\n")
         drive(console(daemon.address), driving, (200, 50))
-        client.do(b"touch work/%b 60" % token, b"TOUCHED\r\n")  # it waits, so that the token is good
-        assert client.drain("work") == [b"2"]
+        client.do(b"touch work/%b 60" % token, b"NOT_FOUND\r\n")  # it waits, but the lease was ended by hand
+        assert client.drain("work") == [b"leased", b"2"]
+
+
+@pytest.mark.long
+def test_a_lease_that_outlived_a_kill_says_so_until_its_token_is_presented_or_it_is_ended(tmp_path: Path) -> None:
+    async def driving(pilot: Pilot[None]) -> None:
+        await opened(pilot, "work")
+        await until(pilot, "2 leased: i lists them", "worker-7 for ", ": 2 from #1 on, not seen since the restart")
+        await until(pilot, "LEASED by worker-7 at 127.0.0.1:", "not seen since the restart  for ")
+        client.do(b"touch work/%b 7200" % tokens[0], b"TOUCHED\r\n")
+        await pilot.press("u")
+        await until(pilot, ": 2 from #1 on, extended 1 time ", "over in 2.0h  extended 1 time  ")
+        assert sum("not seen since the restart" in line for line in lines(pilot)) == 1, "the other token is not"
+        await pilot.press("j", "G")
+        await confirm(pilot, "Give 1 item of work back", "work")
+        await until(pilot, "given back items: 1", "1 leased: i lists them")
+
+    with running_daemon(tmp_path / "daemon", admin="127.0.0.1:0") as daemon:
+        with QueueClient(daemon.port) as taker:
+            taker.put("work", b"1", b"2")
+            tokens = [leased(taker, "work", "/by=worker-7") for _ in range(2)]
+        daemon.kill()
+        daemon.start()
+        with QueueClient(daemon.port) as client:
+            drive(console(daemon.address), driving, (320, 50))  # no line is wrapped
+            client.do(b"delete work/%b" % tokens[1], b"NOT_FOUND\r\n")
+            client.do(b"delete work/%b" % tokens[0], b"DELETED\r\n")
+            assert client.drain("work") == [b"2"]
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from kestreld.client.blocks import Cell
 from tui.admin_queries import Consumer, QueueDetails, Shown
-from tui.formats import count, printable, span
+from tui.formats import NOT_SEEN, count, printable, span, times
 from tui.history import SAMPLES_MAX, SERIES
 from tui.items import ItemForm
 from tui.keys import DETAIL_KEYS, bindings
@@ -229,7 +229,7 @@ def _consumer_lines(answer: QueueDetails, queue: str, *, with_server: bool) -> l
     if opened:
         lines += [f"{count(opened)} open", *map(_holding, found.holding)]
     if leased:
-        lines.append(f"{count(leased)} leased: i lists them")
+        lines += [f"{count(leased)} leased: i lists them", *map(_leasing, found.leasing)]
     if found.waiters:
         lines += [f"{count(found.waiters)} waiting", *map(_waiting, found.waiting)]
         if found.waiters > len(found.waiting):
@@ -242,6 +242,11 @@ def _holding(consumer: Consumer) -> str:
     if consumer.open_reads > 1:
         which = f"{count(consumer.open_reads)} from {which} on"
     return f"{_waiting(consumer)}: {which}"
+
+
+def _leasing(consumer: Consumer) -> str:
+    extended = f", {times('extended', consumer.extended)}" if consumer.extended else ""
+    return _holding(consumer) + extended + ("" if consumer.is_seen else f", {NOT_SEEN}")
 
 
 def _waiting(consumer: Consumer) -> str:

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from tui.admin_queries import QueueDetails, Shown, WaitingItem
-from tui.formats import span
+from tui.formats import NOT_SEEN, span, times
 from tui.items import SHOWN_BYTES_MAX, ItemForm, shown_item
 from tui.keys import ITEM_KEYS, bindings
 from tui.screens.boxes import Box, put_lines
@@ -135,15 +135,19 @@ class ItemBox(Box):
 
 
 def _state(item: WaitingItem, now_ms: int) -> list[str]:
-    """Words on a held item: state, client, since when, due or until."""
+    """Words on a held item: state, holder, since when, due or until, how often that was extended."""
     parts = [item.state.upper() if item.state != "waiting" else "due"]
-    if item.client:
-        parts[0] += f" by {item.client}"
+    if item.holder:
+        parts[0] += f" by {item.holder}" + (f" at {item.client}" if item.client != item.holder else "")
+    if not item.is_seen:
+        parts.append(NOT_SEEN)
     if item.since_at_ms is not None:
         parts.append(f"for {span(max(0, now_ms - item.since_at_ms))}")
     for at_ms, words in ((item.due_at_ms, "due"), (item.until_at_ms, "over")):
         if at_ms is not None:
             parts.append(f"{words} in {span(at_ms - now_ms)}" if at_ms > now_ms else f"{words} now")
+    if item.extended:
+        parts.append(times("extended", item.extended))
     return parts
 
 
@@ -160,7 +164,7 @@ def _heading(item: WaitingItem, now_ms: int) -> str:
         left_ms = item.expire_at_ms - now_ms
         parts.append(f"expires in {span(left_ms)}" if left_ms > 0 else "expired")
     if item.attempts:
-        parts.append(f"failed {item.attempts} time{'' if item.attempts == 1 else 's'}")
+        parts.append(times("failed", item.attempts))
     if item.origin:
         parts.append(item.origin)
     if item.failure:
