@@ -34,6 +34,7 @@ ATTEMPT_MAX: Final = 0xFFF
 MOVED_MAX: Final = 1000  # beyond it the oldest is forgotten
 BEGUN_MAX: Final = 8192  # leases not sorted by time yet: most are over before they would be
 TURNS_MAX: Final = 100_000  # beyond it the oldest is forgotten
+TIDY_MIN: Final = 100
 LEAP: Final = 1024  # so many attempts of an item are passed over at most for each start
 
 
@@ -414,9 +415,23 @@ class Held(Scheduled):
 
     def wrote_leases(self, leased: list[int], *, may_be_undone: bool) -> None:
         """Record that LEASE records of these items are about to be written; with `may_be_undone` a sync may fail."""
-        self.written_leases = self.written_leases + leased if may_be_undone else leased
+        if may_be_undone:
+            self.written_leases += leased
+            self.written_leases = self._tidied(self.written_leases)
+        else:
+            self.written_leases = leased
         self._has_written = True
         self.highest = max(self.highest, *leased)
+
+    def leases_stay_unwritten(self) -> None:
+        """Keep for later what the journal does not take now, each lease once."""
+        self.unwritten_leases = self._tidied(self.unwritten_leases)
+
+    def _tidied(self, leased: list[int]) -> list[int]:
+        """The same leases, or those of them that run, once each: extensions would add to them forever."""
+        if len(leased) <= 2 * len(self.leases) + TIDY_MIN:
+            return leased
+        return [one for one in dict.fromkeys(leased) if one in self.leases]
 
     def undo_written_leases(self) -> None:
         """Have LEASE records written again that were not written, or that a failed sync may have lost."""

@@ -233,6 +233,9 @@ class Queue(QueuePuts):
         self.leasing = False
         journal = self.journal
         if journal is None or self.stopped is not None or journal.failed is not None or not journal.segments:
+            for reader in self.readers.values():
+                if reader.held is not None:
+                    reader.held.leases_stay_unwritten()
             return True
         first_new_id, parts = self.next_id - len(self.pending), list[bytes]()
         try:

@@ -147,3 +147,23 @@ def test_leases_that_a_failed_sync_cut_off_are_in_the_next_segment(tmp_path: Pat
     work = engine.reader("work")
     assert {one: held.ends_at_ms for one, held in work.held_items().leases.items()} == ends_at_ms
     assert leases.confirm(work, token)
+
+
+@pytest.mark.parametrize("is_refused", [True, False], ids=["not written", "not synced"])
+def test_heartbeats_add_up_to_nothing(tmp_path: Path, *, is_refused: bool) -> None:
+    """What no write or sync has taken yet is remembered once for each lease."""
+    files = FaultyFiles(errno.EIO, kinds=("make_dir", "create", "write"))
+    engine = Engine(tmp_path / "spool", files, sync_journal_ms=0)
+    engine.put("work", b"one", b"two")
+    assert end_turn(engine, files)
+    tokens = [lease(engine), lease(engine)]
+    end_turn(engine, files)
+    if is_refused:
+        refuse(files)
+        engine.put("work", b"refused")
+        assert not end_turn(engine, files)
+    held = engine.reader("work").held_items()
+    for _ in range(1000):
+        assert all(leases.extend(engine.reader("work"), token, LEASE_MS) for token in tokens)
+        engine.end_turn()
+        assert len(held.unwritten_leases) + len(held.written_leases) < 250
