@@ -629,6 +629,7 @@ def test_every_setting_of_a_queue_is_listed_with_its_true_value():
         ("max_item_size", "infinite"),
         ("discard_old_when_full", "false"),
         ("journal", "true"),
+        ("journal_leases", "true"),
         ("sync_journal", "false"),
         ("max_journal_size", "16777216"),
         ("max_journal_overflow", "10"),
