@@ -85,11 +85,16 @@ def text(value: object, what: str, *, may_be_empty: bool = False, is_secret: boo
 
 def reason(value: object, what: str) -> str:
     """Return the reason of an item's failure; "" for None."""
+    return _text_or_none(value, what, reason_problem)
+
+
+def _text_or_none(value: object, what: str, problem_of: Callable[[str], str]) -> str:
+    """Return a str for which `problem_of` names no requirement that it does not meet; "" for None."""
     if value is None:
         return ""
     if not isinstance(value, str):
         raise InvalidType(what, "None or a str", value)
-    if problem := reason_problem(value):
+    if problem := problem_of(value):
         raise InvalidValue(what, f"a str that {problem}", value)
     return value
 
@@ -105,13 +110,7 @@ def reason_problem(text: str) -> str:
 
 def holder(value: object, what: str) -> str:
     """Return the name of a holder of leases; "" for None."""
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise InvalidType(what, "None or a str", value)
-    if problem := holder_problem(value):
-        raise InvalidValue(what, f"a str that {problem}", value)
-    return value
+    return _text_or_none(value, what, holder_problem)
 
 
 def holder_problem(name: str) -> str:

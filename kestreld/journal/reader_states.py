@@ -77,11 +77,8 @@ class ReaderStates:
         """Take in a record before the CHECKPOINT, which says everything but what is held, and keys and origins."""
         if record_type in NOTES:
             self._note(record_type, body)
-        elif record_type == Type.LEASE:
-            self.lease(read_leases(body, self.holders))
-        elif record_type == Type.HOLDER:
-            number, name = read_holder(body)
-            self.holders[number] = name
+        elif record_type in (Type.LEASE, Type.HOLDER):
+            self._take_lease(record_type, body)
         elif record_type == Type.DONE:
             self.end(read_done(body))
 
@@ -91,11 +88,8 @@ class ReaderStates:
             self.finish(read_done(body))
         elif record_type in NOTES:
             self._note(record_type, body)
-        elif record_type == Type.LEASE:
-            self.lease(read_leases(body, self.holders))
-        elif record_type == Type.HOLDER:
-            number, name = read_holder(body)
-            self.holders[number] = name
+        elif record_type in (Type.LEASE, Type.HOLDER):
+            self._take_lease(record_type, body)
         elif record_type == Type.ABORT:
             self.fail(read_abort(body))
         elif record_type == Type.FAILURE:
@@ -115,6 +109,13 @@ class ReaderStates:
         else:
             origin = read_origin(body)
             self.origins[origin.item_id] = origin
+
+    def _take_lease(self, record_type: int, body: bytes) -> None:
+        if record_type == Type.LEASE:
+            self.lease(read_leases(body, self.holders))
+        else:
+            number, name = read_holder(body)
+            self.holders[number] = name
 
     def hold(self, due: Due) -> None:
         """Take in a DUE record."""

@@ -105,7 +105,7 @@ class Held(Scheduled):
         self.leases: dict[int, Lease] = {}
         self.leased = 0  # number of `leases` without open reads that have a time limit
         self.counted: set[int] = set()  # leases resumed after their failure was counted: it is counted once
-        self.unnoted: set[int] = set()  # held ids that no written DUE record is about
+        self.unnoted: set[int] = set()  # held ids that no written DUE or LEASE record is about
         self.writes_leases = False  # the journal gets a LEASE record of each
         self.unwritten_leases: list[int] = []  # granted or extended since the last commit; some are over
         self._has_written = False  # some LEASE records; they count also when no more are written
@@ -168,7 +168,7 @@ class Held(Scheduled):
         return one in self.later or one in self.ready or one in self.out
 
     def is_noted(self, one: int) -> bool:
-        """True if the item is held and DUE records, not CHECKPOINTs, are about it."""
+        """True if the item is held and DUE or LEASE records, not CHECKPOINTs, are about it."""
         return self.has(one) and one not in self.unnoted
 
     def _counted(self) -> int:

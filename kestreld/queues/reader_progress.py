@@ -299,10 +299,12 @@ class ReaderProgress(ReaderWindow):
         for ids in (map(item_id, self.taken), self.closed, *(map(item_id, records) for records in self.gone.values())):
             if not (held.out or held.turns):
                 break
-            passed = held.forget_for_good(ids, fresh) if is_final else [one for one in ids if held.forget(one)]
+            if is_final:
+                passed = held.forget_for_good(ids, fresh)
+            else:
+                passed = [one for one in ids if held.forget(one) and one >= fresh]
             for one in passed:
-                if one >= fresh:
-                    self.pass_over(one)
+                self.pass_over(one)
         held.committed()
         if is_final:
             held.none_in_flight()
