@@ -304,7 +304,8 @@ class Due:
 
     def left_ms(self, wall_ms: int) -> int:
         """Time for which the item is still held back, at most the time recorded."""
-        return max(self.due_at_ms - max(wall_ms, self.at_ms), 0)
+        left_ms = self.due_at_ms - (wall_ms if wall_ms > self.at_ms else self.at_ms)
+        return left_ms if left_ms > 0 else 0
 
 
 # DUE: | reader u32 | why u8 | id u64 | at_ms u64 | due_at_ms u64 | data_bytes u32 | attempts u16 | lease u16 |

@@ -15,7 +15,7 @@ This is bookkeeping only: reader_due_items.py decides what to do with an item. A
 import struct
 from collections.abc import Callable, Collection, Container, Iterable, KeysView
 from heapq import heappop, heappush
-from typing import Final
+from typing import Any, Final
 
 from kestreld.journal.records import holder_name
 from kestreld.queues.agenda import Agenda, Scheduled
@@ -107,9 +107,9 @@ class Held(Scheduled):
         self.counted: set[int] = set()  # leases resumed after their failure was counted: it is counted once
         self.unnoted: set[int] = set()  # held ids that no written DUE or LEASE record is about
         self.writes_leases = False  # the journal gets a LEASE record of each
-        self.unwritten_leases: list[int] = []  # granted or extended since the last commit; some are over
+        self.unwritten_leases: dict[int, Lease] = {}  # running ones, granted or extended since the last commit
         self._has_written = False  # some LEASE records; they count also when no more are written
-        self.written_leases: list[int] = []  # by the last write, or by commits that are not on disk yet, or behind them
+        self.written_leases: dict[int, Lease] = {}  # by the last write, or not on disk yet; some are over
         self.failed: ShardedDict[int, bool] = ShardedDict()  # later items that are being retried
         self.data_bytes = 0  # of later and ready items
         self.ready_bytes = 0  # of ready items
@@ -362,10 +362,10 @@ class Held(Scheduled):
         self.leases[one] = lease
         self.leased += 1
         self._begun.append(one)
-        if self.writes_leases:
-            self.highest = max(self.highest, one)
-        else:
+        if not self.writes_leases:
             self._look_for(one)
+        elif one > self.highest:
+            self.highest = one
 
     def begin_lease(self, one: int, now_ms: int, lease_ms: int, holder: str, lost: Callable[[], None] | None) -> Lease:
         """`lease` written inline, for the next attempt at an item. The caller adds the token."""
@@ -375,7 +375,8 @@ class Held(Scheduled):
                 self._leap(one)
             attempt += self.turns.get(one, 0)
         attempt &= ATTEMPT_MAX
-        made = self.leases[one] = Lease()
+        key: Any = one  # made an object once: compiled, each use of an int makes one
+        made = self.leases[key] = Lease()
         made.attempt = attempt
         made.since_ms = now_ms
         made.ends_at_ms = ends_at_ms
@@ -383,9 +384,9 @@ class Held(Scheduled):
         made.lost = lost
         made.token = made.extended = 0
         self.leased += 1
-        self._begun.append(one)
+        self._begun.append(key)
         if self.writes_leases:
-            self.unwritten_leases.append(one)
+            self.unwritten_leases[key] = made
         if len(self._begun) >= BEGUN_MAX:
             self._plan_begun()
         if self.due_at_ms < 0 or ends_at_ms < self.due_at_ms:
@@ -405,46 +406,56 @@ class Held(Scheduled):
         lease.ends_at_ms = ends_at_ms
         lease.extended += 1
         self._plan(ends_at_ms, one)
-        if self.writes_leases:
-            self.unwritten_leases.append(one)
+        if self.writes_leases and lease.attempt >= 0:
+            self.unwritten_leases[one] = lease
 
     def is_leased(self, one: int) -> bool:
         """True if the item is leased, not merely open with a time limit."""
         lease = self.leases.get(one)
         return lease is not None and lease.attempt >= 0
 
-    def wrote_leases(self, leased: list[int], *, may_be_undone: bool) -> None:
+    def write_leases(self, *, is_wanted: bool) -> None:
+        """Have the journal get LEASE records from now on, of running leases too, or no more of them."""
+        self.writes_leases = is_wanted
+        self.unwritten_leases = {}
+        for one in self.leases:
+            self.write_lease(one)
+
+    def write_lease(self, one: int) -> None:
+        """Have a LEASE record of the item written, again if there is one, if it is leased and the journal gets any."""
+        lease = self.leases.get(one)
+        if self.writes_leases and lease is not None and lease.attempt >= 0:
+            self.unwritten_leases[one] = lease
+
+    def take_unwritten_leases(self) -> dict[int, Lease]:
+        """Return the unwritten leases, which are about to be written: `wrote_leases` comes next."""
+        taken, self.unwritten_leases = self.unwritten_leases, {}
+        return taken
+
+    def wrote_leases(self, leased: dict[int, Lease], *, highest: int, may_be_undone: bool) -> None:
         """Record that LEASE records of these items are about to be written; with `may_be_undone` a sync may fail."""
         if may_be_undone:
-            self.written_leases += leased
-            self.written_leases = self._tidied(self.written_leases)
+            self.written_leases.update(leased)
+            if len(self.written_leases) > 2 * len(self.leases) + TIDY_MIN:
+                self.written_leases = {one: lease for one, lease in self.written_leases.items() if one in self.leases}
         else:
             self.written_leases = leased
         self._has_written = True
-        self.highest = max(self.highest, *leased)
-
-    def leases_stay_unwritten(self) -> None:
-        """Keep for later what the journal does not take now, each lease once."""
-        self.unwritten_leases = self._tidied(self.unwritten_leases)
-
-    def _tidied(self, leased: list[int]) -> list[int]:
-        """The same leases, or those of them that run, once each: extensions would add to them forever."""
-        if len(leased) <= 2 * len(self.leases) + TIDY_MIN:
-            return leased
-        return [one for one in dict.fromkeys(leased) if one in self.leases]
+        if highest > self.highest:
+            self.highest = highest
 
     def undo_written_leases(self) -> None:
         """Have LEASE records written again that were not written, or that a failed sync may have lost."""
-        lost, self.written_leases = self.written_leases, []
+        lost, self.written_leases = self.written_leases, {}
         for one in lost:
             if self.has(one):
                 self.unnoted.add(one)
-            if self.writes_leases and self.is_leased(one):
-                self.unwritten_leases.append(one)
+            self.write_lease(one)
 
     def repeat_leases(self) -> None:
         """Have leases written once more whose commits are not on disk yet, or that came behind them."""
-        self.unwritten_leases += [one for one in self.written_leases if self.is_leased(one)]
+        for one in self.written_leases:
+            self.write_lease(one)
 
     def go_on_from(self, one: int, attempt: int, *, is_over: bool) -> None:
         """Set the attempt number of an item's lease of before a start, which runs or `is_over`."""
@@ -461,6 +472,7 @@ class Held(Scheduled):
         if self.leases and (lease := self.leases.pop(one, None)) is not None and lease.attempt >= 0:
             self.leased -= 1
             self.counted.discard(one)
+            self.unwritten_leases.pop(one, None)
             # Not one more than before: the attempt may have ended then, and was taken up again.
             self.turns.pop(one, None)
             self._count_turn(one, (lease.attempt + 1 - self._next_attempt) & ATTEMPT_MAX or ATTEMPT_MAX + 1)
@@ -474,12 +486,15 @@ class Held(Scheduled):
 
     def confirm_lease(self, one: int) -> None:
         """End the lease of an item that is done, as the next commit will say."""
-        lease = self.leases.pop(one, None)
+        key: Any = one
+        lease = self.leases.pop(key, None)
         if lease is not None and lease.attempt >= 0:
             self.leased -= 1
             if self.counted:
                 self.counted.discard(one)
-            self._confirmed.append(one)
+            if self.unwritten_leases:
+                self.unwritten_leases.pop(one, None)
+            self._confirmed.append(key)
             self.settling = True
 
     def undo_confirmed(self) -> None:
@@ -560,16 +575,18 @@ class Held(Scheduled):
         """Move a later or ready item out: it is about to be delivered or leased, or is done."""
         self.out[one] = self.due_of(self.leave(one))
 
-    def forget_for_good(self, ids: Iterable[int], fresh: int) -> list[int]:
+    def forget_for_good(self, ids: Iterable[Any], fresh: int) -> list[int]:
         """Forget items whose DONE is written and cannot be undone; those from `fresh` on that were out are returned."""
-        out, turns, unnoted, passed = self.out, self.turns, self.unnoted, []
+        out, turns, unnoted, passed = self.out, self.turns, self.unnoted, list[int]()
+        has_turns, has_unnoted = bool(turns), bool(unnoted)
         for one in ids:
             if out.pop(one, None) is not None:
-                if unnoted:
+                if has_unnoted:
                     unnoted.discard(one)
-                if one >= fresh:
-                    passed.append(one)
-            if turns:
+                number: int = one
+                if number >= fresh:
+                    passed.append(number)
+            if has_turns:
                 turns.pop(one, None)
                 self._from_before.discard(one)
         return passed
@@ -617,7 +634,7 @@ class Held(Scheduled):
             self.forgotten_turns = {}
         self.settling = bool(self._confirmed)
         if self.written_leases:
-            self.written_leases = []
+            self.written_leases = {}
 
     def drop_waiting(self, kept: Collection[int] = ()) -> None:
         """Drop every later and ready item, and those out except `kept`."""
@@ -675,8 +692,7 @@ class Held(Scheduled):
         for one, lease in self.leases.items():
             if one in opened:
                 held.lease(one, lease)
-                if self.writes_leases:
-                    held.unwritten_leases.append(one)
+                held.write_lease(one)
                 if one in self.counted:
                     held.counted.add(one)
         held._left, held._dropped = self._left, [*self._dropped, self.later, self.ready]

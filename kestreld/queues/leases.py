@@ -11,7 +11,7 @@ item, or lease it again. An attempt ends once, so returning or failing it then c
 beginning tells, even after a restart, whether the attempt's own failure has been counted.
 """
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -66,7 +66,8 @@ def item_of(token: int) -> int:
 def confirm(reader: Reader, token: int) -> bool:
     """Confirm the item. False if it is done already or somebody else has it. Raises JournalCorrupt."""
     one, held = token >> _LOW_BITS, reader.held
-    leased = held.leases.get(one) if held is not None and one in reader.open and not reader.deleted else None
+    key: Any = one  # an object: compiled, each use of an int makes one
+    leased = held.leases.get(key) if held is not None and key in reader.open and not reader.deleted else None
     if leased is None or leased.token != token:  # unlike most
         found = _find(reader, token)
         one = found.item if found is not None and _take_up(reader, found, token) else 0
@@ -179,7 +180,9 @@ def _token(reader: Reader, held: Held, one: int, attempt: int, failures: int) ->
     if held.owner != owner:
         held.own(owner, reader.number)
     low = one & _ID_MASK
-    seed = (low << _FAILURES_BITS | min(failures, _FAILURES_MAX)) << _ATTEMPT_BITS | attempt
+    if failures > _FAILURES_MAX:
+        failures = _FAILURES_MAX
+    seed = (low << _FAILURES_BITS | failures) << _ATTEMPT_BITS | attempt
     return (low << _DIGEST_BITS | _digest(held, seed)) << _ATTEMPT_BITS | attempt
 
 

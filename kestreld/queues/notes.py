@@ -50,8 +50,8 @@ class Note:
     def repeat_lease(self) -> None:
         """Have the lease of an item written behind this note, which was true before somebody leased it."""
         for reader in self.readers:
-            if reader.held is not None and reader.held.writes_leases and reader.held.is_leased(self.item_id):
-                reader.held.unwritten_leases.append(self.item_id)
+            if reader.held is not None:
+                reader.held.write_lease(self.item_id)
 
     def was_written(self) -> None:
         for reader in self.readers:

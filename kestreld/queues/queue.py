@@ -180,15 +180,16 @@ class Queue(QueuePuts):
         first_new_id = self.next_id - len(self.pending)
         if self.journal is not None:
             notes = self._take_notes(self.journal) if self.notes.due else None
-            for note in notes or ():
-                note.repeat_lease()
             puts = self.pending
+            if notes:
+                for note in notes:
+                    note.repeat_lease()
             if notes or self.notes.of_puts:
                 puts = self.notes.written_before(notes or (), puts, first_new_id)
             parts = self.control + puts
             for reader in self.readers.values():
                 parts += reader.done_records(now_ms)
-            if (self.leasing or notes) and self._may_write_leases(self.journal):
+            if (self.leasing or notes is not None) and self._may_write_leases(self.journal):
                 self._add_lease_records(parts, self.next_id)
                 self.leasing = False
             if parts:
@@ -233,9 +234,6 @@ class Queue(QueuePuts):
         self.leasing = False
         journal = self.journal
         if journal is None or self.stopped is not None or journal.failed is not None or not journal.segments:
-            for reader in self.readers.values():
-                if reader.held is not None:
-                    reader.held.leases_stay_unwritten()
             return True
         first_new_id, parts = self.next_id - len(self.pending), list[bytes]()
         try:
@@ -280,9 +278,7 @@ class Queue(QueuePuts):
     def _leasing(self, before_id: int) -> Iterator[Reader]:
         """Readers with unwritten leases of items below `before_id`."""
         for reader in self.readers.values():
-            if (held := reader.held) is not None and any(
-                one < before_id and held.is_leased(one) for one in held.unwritten_leases
-            ):
+            if reader.held is not None and any(one < before_id for one in reader.held.unwritten_leases):
                 yield reader
 
     def _add_lease_records(self, parts: list[bytes], before_id: int) -> None:

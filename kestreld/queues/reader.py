@@ -6,7 +6,7 @@ and done, reader_due_items.py items with a time or an owner of their own.
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kestreld.config.config import QueueConfig
 from kestreld.errors import JournalCorrupt
@@ -206,15 +206,16 @@ class Reader(ReaderDueItems):
     def lease_head(self, lease_ms: int, holder: str) -> tuple[int, Lease, bytes]:
         """`open_head` and `begin_lease`, a hot copy of both; id, lease and record."""
         record = self.window.popleft()
-        opened: int = unpack_id(record, ID_OFFSET)[0]
+        key: Any = unpack_id(record, ID_OFFSET)[0]  # as an object: compiled, each use of an int makes one
+        opened: int = key
         size = len(record) - ITEM_HEADER_BYTES
         self.mem_bytes -= size
-        self.open[opened] = record
+        self.open[key] = record
         self.open_bytes += size
         self.opened_items += 1
         self.last_fetched = record
         held = self.held if self.held is not None else self.held_items()
-        if held.writes_leases and not self.queue.leasing:
+        if not self.queue.leasing and held.writes_leases:
             self.queue.mark_leased()
         return opened, held.begin_lease(opened, self.queue.clock.monotonic_up_ms(), lease_ms, holder, None), record
 
@@ -242,13 +243,14 @@ class Reader(ReaderDueItems):
 
     def close(self, opened: int) -> None:
         """Confirm an open read: the item is done."""
-        record = self.open.pop(opened, None)
+        key: Any = opened
+        record = self.open.pop(key, None)
         if record is None:
             return  # undone by a failed commit
         self.open_bytes -= len(record) - ITEM_HEADER_BYTES
         if not self.queue.dirty:
             self.queue.mark_dirty()
-        self.closed[opened] = record
+        self.closed[key] = record
         if self.retries:
             self.retries.pop(opened, None)
         if self.held is not None:

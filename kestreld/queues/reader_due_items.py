@@ -6,8 +6,9 @@ again, or are done.
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import (
@@ -34,6 +35,14 @@ READ_AHEAD_BYTES: Final = 64 * 1024  # half a millisecond of small items
 NEAR_IDS: Final = 64  # so near the item before, an item is not looked for anew
 
 
+def _in_parts(leases: dict[int, Lease]) -> list[dict[int, Lease]]:
+    """Leases for one LEASE record each."""
+    if len(leases) <= LEASES_MAX:
+        return [leases]
+    left = iter(leases.items())
+    return [dict(islice(left, LEASES_MAX)) for _ in range(0, len(leases), LEASES_MAX)]
+
+
 class ReaderDueItems(ReaderProgress):
     """A reader's items that have a time or an owner of their own."""
 
@@ -50,7 +59,7 @@ class ReaderDueItems(ReaderProgress):
         """Hold the items that a journal says are held, none of them in memory yet. Running leases go on."""
         clock = self.family.clock
         self.held = held = self._new_held() if self.held is None else self.held.renewed(self.open, None)
-        leases: list[tuple[int, Due, int]] = []  # id, and until when
+        leases: list[tuple[int, Due, int]] = []  # id, and time left
         now_ms, wall_ms = clock.monotonic_ms, clock.wall_ms
         for one, known in due.items():
             left_ms = known.left_ms(wall_ms)
@@ -65,9 +74,7 @@ class ReaderDueItems(ReaderProgress):
             if not is_running:
                 held.hold(one, None, known.data_bytes, now_ms + left_ms, has_failed=known.why == Why.FAILED)
                 continue
-            if left_ms < RESTORED_MS and held.writes_leases:
-                held.unwritten_leases.append(one)
-            leases.append((one, known, now_ms + max(left_ms, RESTORED_MS)))
+            leases.append((one, known, left_ms))
         if leases:
             leases.sort(key=itemgetter(0))
             with suppress(JournalCorrupt):  # the queue has stopped
@@ -83,7 +90,7 @@ class ReaderDueItems(ReaderProgress):
         assert journal is not None
         records: Iterator[tuple[int, bytes]] = iter(())
         position, last = (-1, -1), -NEAR_IDS
-        for one, known, ends_at_ms in leases:
+        for one, known, left_ms in leases:
             if one >= first_pending:
                 record = family.pending[one - first_pending]
             else:
@@ -91,10 +98,14 @@ class ReaderDueItems(ReaderProgress):
                     position, records = nearest, journal.puts(one, READ_AHEAD_BYTES)
                 record, last = self._record_among(records, one), one
             self._add_open(one, record)
-            since_ms = now_ms - max(wall_ms - (known.since_at_ms or known.at_ms), 0)
+            age_ms = wall_ms - (known.since_at_ms or known.at_ms)
+            since_ms = now_ms - age_ms if age_ms > 0 else now_ms
+            ends_at_ms = now_ms + (left_ms if left_ms > RESTORED_MS else RESTORED_MS)
             held.resume(one, lease_of(known.lease & ATTEMPT_MAX, since_ms, ends_at_ms, known.holder))
             if known.lease & _IS_COUNTED:
                 held.counted.add(one)
+            if left_ms < RESTORED_MS:
+                held.write_lease(one)
 
     def _record_among(self, records: Iterator[tuple[int, bytes]], wanted: int) -> bytes:
         """Read on to the record of item `wanted`. A JournalCorrupt stops the queue."""
@@ -132,8 +143,7 @@ class ReaderDueItems(ReaderProgress):
     def write_leases(self, *, is_wanted: bool) -> None:
         """Have the journal say which leases run from now on, also after a kill of the server."""
         held = self.held_items()
-        held.writes_leases = is_wanted and self.family.journal is not None
-        held.unwritten_leases = [one for one in held.leases if held.is_leased(one)] if held.writes_leases else []
+        held.write_leases(is_wanted=is_wanted and self.family.journal is not None)
         if held.unwritten_leases:
             self.family.mark_leased()
 
@@ -141,39 +151,57 @@ class ReaderDueItems(ReaderProgress):
         """Add LEASE records of the unwritten leases of items below `before_id`, with the HOLDERs that they refer to.
 
         They count as written from now on: `Held.undo_written_leases` says otherwise. The loop has `lease_entry` and
-        `Holders.number` inline, as it is in the way of every token.
+        `Holders.number` inline, since every token waits for it.
         """
         held, clock = self.held or self.held_items(), self.family.clock
-        unwritten, held.unwritten_leases = held.unwritten_leases, []
-        now_ms, leases, opened, out = clock.monotonic_ms, held.leases, self.open, held.out
-        unnoted, counted, numbers = held.unnoted, held.counted, holders.numbers
-        entries: list[bytes] = []
-        for one in dict.fromkeys(unwritten) if len(unwritten) > 1 else unwritten:
-            leased = leases.get(one)
-            if leased is None or (lease := leased.attempt) < 0:
-                continue
-            if one >= before_id:
-                held.unwritten_leases.append(one)
-                continue
-            ends_at_ms = out[one] = leased.ends_at_ms
-            length_ms = ends_at_ms - now_ms
-            if not 0 <= length_ms <= LEASE_MS_MAX:
-                length_ms = LEASE_MS_MAX if length_ms > 0 else 0
-            number = numbers.get(leased.holder)
-            if number is None:
-                number, numbers = holders.number(leased.holder, parts), holders.numbers
-            if unnoted:
-                unnoted.discard(one)
-            if counted and one in counted:
-                lease |= _IS_COUNTED
-            size = len(opened[one]) - ITEM_HEADER_BYTES
-            entries.append(pack_lease(one, length_ms & 0xFFFFFFFF, length_ms >> 32, size, lease, number))
-            if len(entries) == LEASES_MAX:
+        now_ms, unnoted, counted = clock.monotonic_ms, held.unnoted, held.counted
+        is_special = bool(unnoted or counted)
+        opened: dict[Any, bytes] = self.open
+        out: dict[Any, Any] = held.out
+        numbers: dict[str, Any] = holders.numbers
+        key: Any  # as objects: compiled, each use of an int makes one
+        ends: Any = None
+        low: Any = 0
+        high: Any = 0
+        holder: str | None = None
+        number: Any = 0
+        later: list[int] = []
+        ends_at_ms, highest = -1, 0
+        unwritten = held.take_unwritten_leases()
+        part: dict[Any, Lease]
+        for part in _in_parts(unwritten):
+            entries: list[bytes] = []
+            for key, leased in part.items():
+                one: int = key
+                if one >= before_id:
+                    later.append(one)
+                    continue
+                if one > highest:
+                    highest = one
+                if leased.ends_at_ms != ends_at_ms:  # those of one turn nearly always end together
+                    ends = ends_at_ms = leased.ends_at_ms
+                    length_ms = ends_at_ms - now_ms
+                    if not 0 <= length_ms <= LEASE_MS_MAX:
+                        length_ms = LEASE_MS_MAX if length_ms > 0 else 0
+                    low, high = length_ms & 0xFFFFFFFF, length_ms >> 32
+                if leased.holder is not holder:
+                    holder = leased.holder
+                    number = numbers.get(holder)
+                    if number is None:
+                        number, numbers = holders.number(holder, parts), holders.numbers
+                out[key] = ends
+                lease = leased.attempt
+                if is_special:
+                    unnoted.discard(key)
+                    if key in counted:
+                        lease |= _IS_COUNTED
+                entries.append(pack_lease(key, low, high, len(opened[key]) - ITEM_HEADER_BYTES, lease, number))
+            if entries:
                 parts.append(lease_record(self.number, clock.wall_ms, entries))
-                entries = []
-        if entries:
-            parts.append(lease_record(self.number, clock.wall_ms, entries))
-        held.wrote_leases(unwritten, may_be_undone=self.family.sync_ms == 0)
+        for one in later:
+            del unwritten[one]
+            held.write_lease(one)
+        held.wrote_leases(unwritten, highest=highest, may_be_undone=self.family.sync_ms == 0)
 
     def lease_copy(self, one: int) -> bytes:
         """LEASE record of a running lease whose holder has a name, behind a DUE that says the rest; else nothing."""

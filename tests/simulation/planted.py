@@ -351,7 +351,7 @@ def extensions_end_at_a_kill() -> AbstractContextManager[Any]:
 
     def forgetful(self: Held, one: int, ends_at_ms: int) -> None:
         extend(self, one, ends_at_ms)
-        self.unwritten_leases = [other for other in self.unwritten_leases if other != one]
+        self.unwritten_leases.pop(one, None)
 
     return patch.object(Held, "extend", forgetful)
 
