@@ -1,144 +1,69 @@
 """AsyncJobClient: the client for jobs with asyncio.
 
-`jobs` has the same for threads.
+`jobs` has the same for threads, and `job_calls` what both do.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
-from random import Random
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from kestreld import checks
-from kestreld.client import job_commands as commands
-from kestreld.client.access import RECEIVE_BYTES, Login, ServerAddress, checked_addresses, checked_login
-from kestreld.client.job_commands import Job, JobCommand, JobName, Shown
+from kestreld.client.access import RECEIVE_BYTES, Login, ServerAddress
+from kestreld.client.calls import Pause, carry_out_in_loop, documented
+from kestreld.client.job_calls import IDLE_MAX, Ask, JobCall, JobCalls, JobFace, JobStep
+from kestreld.client.job_commands import Job, JobCommand
 from kestreld.client.job_connection import JOBS_PORT_DEFAULT, NodeHello, introduce, read_values, result_of
-from kestreld.client.job_nodes import (
-    BEAT_AGAIN_S,
-    CLOSED,
-    Attempts,
-    JobNodes,
-    acknowledged,
-    beat_after_s,
-    no_more_beats,
-    not_given_back,
-    turns,
-)
-from kestreld.client.jobs import IDLE_MAX
 from kestreld.client.resp import RespReader, RespValue, Word, request
 from kestreld.client.transport import reason_of
-from kestreld.errors import ConnectionLost, JobRefused, KestrelError, ServersAway
+from kestreld.errors import ConnectionLost, KestrelError, ServersAway
 
 J = TypeVar("J")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
-class AsyncJobClient:
-    """JobClient for one event loop: the same methods, to be awaited; JobClient documents them."""
+def _in_loop(
+    call: Callable[Concatenate[JobCalls, P], JobCall[T]],
+) -> "Callable[Concatenate[AsyncJobClient, P], Coroutine[Any, Any, T]]":
+    """Make a call a coroutine method, which carries it out."""
 
-    def __init__(
-        self,
-        nodes: Iterable[str] = (f"127.0.0.1:{JOBS_PORT_DEFAULT}",),
-        *,
-        user: str = "",
-        password: str = "",
-        tls: bool = False,
-        ca: str = "",
-        cert: str = "",
-        key: str = "",
-        timeout: float = 5,
-        patience: float = 5,
-        chance: Random | None = None,
-        discover: bool = True,
-    ) -> None:
-        """The parameters are those of JobClient."""
-        self._login = checked_login(user, password, tls=tls, ca=ca, cert=cert, key=key)
-        self._timeout_ms = checks.seconds_ms(timeout, "timeout", checks.FAR_MS, 1)
-        self._patience_ms = checks.seconds_ms(patience, "patience", checks.FAR_MS)
-        if chance is not None:
-            checks.instance(chance, Random, "chance")
-        addresses = checked_addresses(nodes, self._login, "nodes")
-        discovers = checks.switch(discover, "discover")
-        self._nodes = JobNodes(addresses, chance if chance is not None else Random(), discovers=discovers)
+    async def method(self: "AsyncJobClient", /, *args: P.args, **options: P.kwargs) -> T:
+        return await carry_out_in_loop(call(self._calls, *args, **options), self._take)
+
+    return documented(method, call)
+
+
+class AsyncJobClient(JobFace):
+    """JobClient for one event loop: the same methods, to be awaited."""
+
+    def _begin(self) -> None:
         self._idle: dict[str, list[AsyncJobConnection]] = {}
         self._waiting: set[AsyncJobConnection] = set()
         self._late: set[asyncio.Task[None]] = set()  # that give back jobs that arrived for a cancelled task
-        self._is_closed = False
 
     # Jobs
 
-    async def add(
-        self,
-        queue: str | bytes,
-        body: bytes,
-        *,
-        delay: int = 0,
-        ttl: int | None = None,
-        retry: int | None = None,
-        maxlen: int | None = None,
-        retries: int | None = None,
-        replicate: int | None = None,
-        key: str | bytes | None = None,
-    ) -> str:
-        options = {"ttl": ttl, "retry": retry, "maxlen": maxlen, "retries": retries, "replicate": replicate}
-        return await self._do(commands.add(queue, body, self._timeout_ms, delay=delay, key=key, **options))
-
-    async def get(self, *queues: str | bytes, timeout: float | None = None, pattern: bool = False) -> Job | None:
-        return next(iter(await self.get_many(*queues, count=1, timeout=timeout, pattern=pattern)), None)
-
-    async def get_many(
-        self, *queues: str | bytes, count: int, timeout: float | None = None, pattern: bool = False
-    ) -> list[Job]:
-        for wait_ms in turns(timeout):
-            if found := await self._do(commands.get(queues, count, wait_ms, is_pattern=pattern)):
-                self._nodes.fetched(found[0].node, found)
-                return found
-        return []
-
-    async def ack(self, *jobs: JobName) -> int:
-        return sum([await self._do(commands.ack(some)) for some in commands.by_node(jobs)])
-
-    async def fastack(self, *jobs: JobName) -> int:
-        return sum([await self._do(commands.fastack(some)) for some in commands.by_node(jobs)])
-
-    async def nack(self, *jobs: JobName, delay: int | None = None) -> int:
-        return sum([await self._do(commands.nack(some, delay)) for some in commands.by_node(jobs)])
-
-    async def enqueue(self, *jobs: JobName) -> int:
-        return sum([await self._do(commands.enqueue(some)) for some in commands.by_node(jobs)])
-
-    async def dequeue(self, *jobs: JobName) -> int:
-        return sum([await self._do(commands.dequeue(some)) for some in commands.by_node(jobs)])
-
-    async def delete(self, *jobs: JobName) -> int:
-        return sum([await self._do(commands.delete(some)) for some in commands.by_node(jobs)])
-
-    async def working(self, job: JobName) -> int:
-        return await self._do(commands.working(job))
-
-    async def show(self, job: JobName) -> dict[str, Shown] | None:
-        return await self._do(commands.show(job))
-
-    async def wait(self, job: JobName, timeout: float | None = None) -> str | None:
-        for wait_ms in turns(timeout):
-            if (end := await self._do(commands.wait(job, wait_ms))) is not None:
-                return end
-        return None
+    add = _in_loop(JobCalls.add)
+    get = _in_loop(JobCalls.get)
+    get_many = _in_loop(JobCalls.get_many)
+    ack = _in_loop(JobCalls.ack)
+    fastack = _in_loop(JobCalls.fastack)
+    nack = _in_loop(JobCalls.nack)
+    enqueue = _in_loop(JobCalls.enqueue)
+    dequeue = _in_loop(JobCalls.dequeue)
+    delete = _in_loop(JobCalls.delete)
+    working = _in_loop(JobCalls.working)
+    show = _in_loop(JobCalls.show)
+    wait = _in_loop(JobCalls.wait)
 
     # Queues
 
-    async def qlen(self, queue: str | bytes) -> int:
-        return await self._do(commands.qlen(queue))
-
-    async def qstat(self, queue: str | bytes) -> dict[str, Shown] | None:
-        return await self._do(commands.qstat(queue))
-
-    async def qpeek(self, queue: str | bytes, count: int = 1) -> list[Job]:
-        return await self._do(commands.qpeek(queue, count))
+    qlen = _in_loop(JobCalls.qlen)
+    qstat = _in_loop(JobCalls.qstat)
+    qpeek = _in_loop(JobCalls.qpeek)
 
     # Work
 
@@ -177,37 +102,29 @@ class AsyncJobClient:
     async def jobs(
         self, *queues: str | bytes, pattern: bool = False, heartbeat: bool = True, delay: int | None = None
     ) -> AsyncIterator[Job]:
-        fetch = partial(self._until_closed, queues, pattern)
-        while not self._is_closed:
+        fetch = partial(self._get_until_closed, queues, pattern)
+        while not self._calls.is_closed:
             async with AsyncJobWork[Job | None](self, fetch, has_heartbeat=heartbeat, delay=delay) as job:
                 if job is None:
                     return
                 yield job
 
-    async def _until_closed(self, queues: Sequence[str | bytes], pattern: bool) -> Job | None:
-        try:
-            return await self.get(*queues, pattern=pattern)
-        except ServersAway:
-            if self._is_closed:
-                return None
-            raise
+    _do = _in_loop(JobCalls.do)
+    _get_until_closed = _in_loop(JobCalls.get_until_closed)
+    _beat = _in_loop(JobCalls.beat)
+    _end_work = _in_loop(JobCalls.end_work)
 
     # Connections
 
-    async def _do(self, command: JobCommand[T]) -> T:
-        attempts = Attempts(self._nodes, command, self._patience_ms)
-        while True:
-            for address in attempts.addresses():
-                try:
-                    return await self._asked(address, command)
-                except KestrelError as problem:
-                    if self._is_closed:
-                        raise ServersAway({address: CLOSED}) from problem
-                    attempts.failed(address, problem)
-            await asyncio.sleep(attempts.pause_s())
+    async def _take(self, step: JobStep) -> object:
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+            return None
+        return await self._asked(step)
 
-    async def _asked(self, address: str, command: JobCommand[T]) -> T:
-        connection, is_done = await self._connection(address), False
+    async def _asked(self, step: Ask[T]) -> T:
+        command = step.command
+        connection, is_done = await self._connection(step.address), False
         if command.wait_ms:
             self._waiting.add(connection)
         is_late = False
@@ -215,12 +132,12 @@ class AsyncJobClient:
             result = await connection.ask(command)
             is_done = True
         except asyncio.CancelledError:
-            is_late = command.hands_out and not self._is_closed
+            is_late = command.hands_out and not self._calls.is_closed
             raise
         finally:  # even if the task is cancelled: its reply would be taken for the next command's
             self._waiting.discard(connection)
-            idle = self._idle.setdefault(address, [])
-            if is_done and not self._is_closed and len(idle) < IDLE_MAX:
+            idle = self._idle.setdefault(step.address, [])
+            if is_done and not self._calls.is_closed and len(idle) < IDLE_MAX:
                 idle.append(connection)
             elif is_late:
                 task = asyncio.create_task(self._give_back(connection, command))
@@ -233,7 +150,7 @@ class AsyncJobClient:
     async def _give_back(self, connection: "AsyncJobConnection", command: JobCommand[Any]) -> None:
         """Put jobs back into their queues that a node may have handed out after their caller was gone."""
         for job in await connection.last_result(command):
-            await _give_back_to(self.enqueue, job)
+            await self._end_work(job, asyncio.CancelledError, None)
 
     async def _connection(self, address: str) -> "AsyncJobConnection":
         idle = self._idle.get(address, [])
@@ -243,14 +160,14 @@ class AsyncJobClient:
                 return connection
             connection.close()
         connection = await AsyncJobConnection.open(address, self._login, self._timeout_ms)
-        self._nodes.met(address, connection.hello)
+        self._calls.nodes.met(address, connection.hello)
         return connection
 
     async def close(self) -> None:
         """Close all connections. Calls that wait raise ServersAway: the client is closed."""
         if self._late:
             await asyncio.wait(self._late)
-        self._is_closed = True
+        self._calls.close()
         for connection in [*self._waiting, *[one for some in self._idle.values() for one in some]]:
             connection.close()
         self._idle.clear()
@@ -292,40 +209,18 @@ class AsyncJobWork(Generic[J]):
             is_begun = True
         finally:
             if not is_begun:
-                await self._give_back(self._client.enqueue)
+                await self.__aexit__(asyncio.CancelledError, None, None)  # it has not failed
         return job  # type: ignore[return-value]  # None is what `fetch` returns where J allows it
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        job = self._job
-        if kind is None:
-            await self._stop_beating()
-            if job is not None:
-                acknowledged(job, await self._client.ack(job))
-        elif issubclass(kind, Exception):
-            await self._give_back(partial(self._client.nack, delay=self._delay))
-        else:
-            await self._give_back(self._client.enqueue)
-
-    async def _give_back(self, to_queue: Callable[[Job], Awaitable[int]]) -> None:
-        await self._stop_beating()
-        if self._job is not None:
-            await _give_back_to(to_queue, self._job)
-
-    async def _stop_beating(self) -> None:
         self._over.set()
         if self._heartbeat is not None:
             # No WORKING may be on its way: it would take a job that is given back out of its queue.
             await asyncio.wait([self._heartbeat])
-
-
-async def _give_back_to(to_queue: Callable[[Job], Awaitable[int]], job: Job) -> None:
-    """Give a job back. A failure is only logged: the exception that led here says more."""
-    try:
-        await to_queue(job)
-    except KestrelError as problem:
-        not_given_back(job, problem)
+        if self._job is not None:
+            await self._client._end_work(self._job, kind, self._delay)
 
 
 async def _beat(client: AsyncJobClient, job: Job, over: asyncio.Event) -> None:
@@ -336,13 +231,7 @@ async def _beat(client: AsyncJobClient, job: Job, over: asyncio.Event) -> None:
             async with asyncio.timeout(pause_s):
                 await over.wait()
                 return
-        try:
-            pause_s = beat_after_s(await client.working(job))
-        except JobRefused as refusal:
-            no_more_beats(job, refusal)
-            return
-        except KestrelError:
-            pause_s = BEAT_AGAIN_S
+        pause_s = await client._beat(job)
 
 
 class AsyncJobConnection:

@@ -1,43 +1,38 @@
 """JobClient: the client for jobs with threads.
 
-`async_jobs` has the same for asyncio. docs/jobs.md describes its use.
+`async_jobs` has the same for asyncio, and `job_calls` what both do. docs/jobs.md describes its use.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
-from random import Random
 from threading import Event, Lock
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from kestreld import checks
-from kestreld.client import job_commands as commands
-from kestreld.client.access import checked_addresses, checked_login
+from kestreld.client.calls import Pause, carry_out, documented
 from kestreld.client.heartbeat import Heartbeat
-from kestreld.client.job_commands import Job, JobCommand, JobName, Shown
-from kestreld.client.job_connection import JOBS_PORT_DEFAULT, JobConnection
-from kestreld.client.job_nodes import (
-    BEAT_AGAIN_S,
-    CLOSED,
-    Attempts,
-    JobNodes,
-    acknowledged,
-    beat_after_s,
-    no_more_beats,
-    not_given_back,
-    turns,
-)
+from kestreld.client.job_calls import IDLE_MAX, Ask, JobCall, JobCalls, JobFace, JobStep
+from kestreld.client.job_commands import Job
+from kestreld.client.job_connection import JobConnection
 from kestreld.client.server import Waiting, event_in_child
-from kestreld.errors import JobRefused, KestrelError, ServersAway
 from kestreld.forks import restart_in_child
 
 J = TypeVar("J")
 T = TypeVar("T")
-IDLE_MAX: Final = 64  # free connections to a node beyond these are closed
+P = ParamSpec("P")
 
 
-class JobClient:
+def _in_thread(call: Callable[Concatenate[JobCalls, P], JobCall[T]]) -> "Callable[Concatenate[JobClient, P], T]":
+    """Make a call a method, which carries it out."""
+
+    def method(self: "JobClient", /, *args: P.args, **options: P.kwargs) -> T:
+        return carry_out(call(self._calls, *args, **options), self._take)
+
+    return documented(method, call)
+
+
+class JobClient(JobFace):
     """A client of nodes of jobs. Threads may share it, and so may forked processes: each has connections of its own.
 
     It asks one of the nodes, chosen at random, and the others while that one is away or leaves its cluster. Commands
@@ -49,35 +44,7 @@ class JobClient:
     lost before it had answered and the command cannot be repeated, and JobRefused if a node refuses the command.
     """
 
-    def __init__(
-        self,
-        nodes: Iterable[str] = (f"127.0.0.1:{JOBS_PORT_DEFAULT}",),
-        *,
-        user: str = "",
-        password: str = "",
-        tls: bool = False,
-        ca: str = "",
-        cert: str = "",
-        key: str = "",
-        timeout: float = 5,
-        patience: float = 5,
-        chance: Random | None = None,
-        discover: bool = True,
-    ) -> None:
-        """`nodes`: HOST:PORT, tls:HOST:PORT or unix:/PATH each. Does not connect yet.
-
-        With `discover` False only these nodes are asked. A node may take `timeout` seconds to answer. A password
-        without a user is the node's `requirepass`. Raises ValueError for an invalid address, OSError for certificate
-        files that cannot be used.
-        """
-        self._login = checked_login(user, password, tls=tls, ca=ca, cert=cert, key=key)
-        self._timeout_ms = checks.seconds_ms(timeout, "timeout", checks.FAR_MS, 1)
-        self._patience_ms = checks.seconds_ms(patience, "patience", checks.FAR_MS)
-        if chance is not None:
-            checks.instance(chance, Random, "chance")
-        addresses = checked_addresses(nodes, self._login, "nodes")
-        discovers = checks.switch(discover, "discover")
-        self._nodes = JobNodes(addresses, chance if chance is not None else Random(), discovers=discovers)
+    def _begin(self) -> None:
         self._waiting = Waiting()
         self._closed = Event()
         self.after_fork()
@@ -89,104 +56,28 @@ class JobClient:
         self._idle: dict[str, list[JobConnection]] = {}
         self._closed = event_in_child(self._closed)
         self._waiting.after_fork()
-        self._nodes.after_fork()
+        self._calls.nodes.after_fork()
 
     # Jobs
 
-    def add(
-        self,
-        queue: str | bytes,
-        body: bytes,
-        *,
-        delay: int = 0,
-        ttl: int | None = None,
-        retry: int | None = None,
-        maxlen: int | None = None,
-        retries: int | None = None,
-        replicate: int | None = None,
-        key: str | bytes | None = None,
-    ) -> str:
-        """Add a job and return its id. Spans are whole seconds, None = the server's default.
-
-        If the queue knows the `key`, no second job is added, so the call can be repeated. Without a key, ConnectionLost
-        means that the job may or may not have been added.
-        """
-        options = {"ttl": ttl, "retry": retry, "maxlen": maxlen, "retries": retries, "replicate": replicate}
-        return self._do(commands.add(queue, body, self._timeout_ms, delay=delay, key=key, **options))
-
-    def get(self, *queues: str | bytes, timeout: float | None = None, pattern: bool = False) -> Job | None:
-        """Take the oldest job of the first queue that has one, or wait for one.
-
-        Returns None after `timeout` seconds; `timeout` None = wait forever. With `pattern` the names are patterns such
-        as `mail.*`.
-        """
-        return next(iter(self.get_many(*queues, count=1, timeout=timeout, pattern=pattern)), None)
-
-    def get_many(
-        self, *queues: str | bytes, count: int, timeout: float | None = None, pattern: bool = False
-    ) -> list[Job]:
-        """Take the available jobs, `count` at most, or wait for one, as `get`. Empty after `timeout` seconds."""
-        for wait_ms in turns(timeout):
-            if found := self._do(commands.get(queues, count, wait_ms, is_pattern=pattern)):
-                self._nodes.fetched(found[0].node, found)
-                return found
-        return []
-
-    def ack(self, *jobs: JobName) -> int:
-        """Acknowledge jobs (Jobs, or their ids): they are done. Return how many of them existed."""
-        return sum(self._do(commands.ack(some)) for some in commands.by_node(jobs))
-
-    def fastack(self, *jobs: JobName) -> int:
-        """Acknowledge jobs like `ack`, but without confirmation between the nodes."""
-        return sum(self._do(commands.fastack(some)) for some in commands.by_node(jobs))
-
-    def nack(self, *jobs: JobName, delay: int | None = None) -> int:
-        """Give failed jobs back, to be queued now or after `delay` seconds. Return how many of them existed."""
-        return sum(self._do(commands.nack(some, delay)) for some in commands.by_node(jobs))
-
-    def enqueue(self, *jobs: JobName) -> int:
-        """Queue jobs now, which does not count as a failure. Return how many were not queued before."""
-        return sum(self._do(commands.enqueue(some)) for some in commands.by_node(jobs))
-
-    def dequeue(self, *jobs: JobName) -> int:
-        """Take jobs out of their queues until their retry times are over. Return how many were queued."""
-        return sum(self._do(commands.dequeue(some)) for some in commands.by_node(jobs))
-
-    def delete(self, *jobs: JobName) -> int:
-        """Delete jobs, whatever their states. Return how many of them existed."""
-        return sum(self._do(commands.delete(some)) for some in commands.by_node(jobs))
-
-    def working(self, job: JobName) -> int:
-        """Restart a job's retry time, and return it in seconds.
-
-        Raises JobRefused once half of the job's TTL is over, or if there is no such job.
-        """
-        return self._do(commands.working(job))
-
-    def show(self, job: JobName) -> dict[str, Shown] | None:
-        """Return SHOW's fields of a job; `body` is bytes. None if there is no such job."""
-        return self._do(commands.show(job))
-
-    def wait(self, job: JobName, timeout: float | None = None) -> str | None:
-        """Wait until a job is `acked`, `deleted` or `expired`, and return which. None after `timeout` seconds."""
-        for wait_ms in turns(timeout):
-            if (end := self._do(commands.wait(job, wait_ms))) is not None:
-                return end
-        return None
+    add = _in_thread(JobCalls.add)
+    get = _in_thread(JobCalls.get)
+    get_many = _in_thread(JobCalls.get_many)
+    ack = _in_thread(JobCalls.ack)
+    fastack = _in_thread(JobCalls.fastack)
+    nack = _in_thread(JobCalls.nack)
+    enqueue = _in_thread(JobCalls.enqueue)
+    dequeue = _in_thread(JobCalls.dequeue)
+    delete = _in_thread(JobCalls.delete)
+    working = _in_thread(JobCalls.working)
+    show = _in_thread(JobCalls.show)
+    wait = _in_thread(JobCalls.wait)
 
     # Queues
 
-    def qlen(self, queue: str | bytes) -> int:
-        """Return the number of queued jobs."""
-        return self._do(commands.qlen(queue))
-
-    def qstat(self, queue: str | bytes) -> dict[str, Shown] | None:
-        """Return QSTAT's fields of a queue. None if there is no such queue."""
-        return self._do(commands.qstat(queue))
-
-    def qpeek(self, queue: str | bytes, count: int = 1) -> list[Job]:
-        """Return the oldest jobs without taking them; the newest if `count` is negative."""
-        return self._do(commands.qpeek(queue, count))
+    qlen = _in_thread(JobCalls.qlen)
+    qstat = _in_thread(JobCalls.qstat)
+    qpeek = _in_thread(JobCalls.qpeek)
 
     # Work
 
@@ -235,44 +126,34 @@ class JobClient:
 
         Leaving the loop gives the last job back.
         """
-        fetch = partial(self._until_closed, queues, pattern)
+        fetch = partial(self._get_until_closed, queues, pattern)
         while not self._closed.is_set():
             with JobWork[Job | None](self, fetch, has_heartbeat=heartbeat, delay=delay) as job:
                 if job is None:
                     return
                 yield job
 
-    def _until_closed(self, queues: Sequence[str | bytes], pattern: bool) -> Job | None:
-        try:
-            return self.get(*queues, pattern=pattern)
-        except ServersAway:
-            if self._closed.is_set():
-                return None
-            raise
+    _do = _in_thread(JobCalls.do)
+    _get_until_closed = _in_thread(JobCalls.get_until_closed)
+    _beat = _in_thread(JobCalls.beat)
+    _end_work = _in_thread(JobCalls.end_work)
 
     # Connections
 
-    def _do(self, command: JobCommand[T]) -> T:
-        attempts = Attempts(self._nodes, command, self._patience_ms)
-        while True:
-            for address in attempts.addresses():
-                try:
-                    return self._asked(address, command)
-                except KestrelError as problem:
-                    if self._closed.is_set():
-                        raise ServersAway({address: CLOSED}) from problem
-                    attempts.failed(address, problem)
-            self._closed.wait(attempts.pause_s())
+    def _take(self, step: JobStep) -> object:
+        if isinstance(step, Pause):
+            return self._closed.wait(step.seconds)
+        return self._asked(step)
 
-    def _asked(self, address: str, command: JobCommand[T]) -> T:
-        connection, is_done = self._connection(address), False
+    def _asked(self, step: Ask[T]) -> T:
+        connection, is_done = self._connection(step.address), False
         try:
             # `close` ends commands that wait; others may still finish.
-            with self._waiting.on(connection) if command.wait_ms else nullcontext():
-                result = connection.ask(command)
+            with self._waiting.on(connection) if step.command.wait_ms else nullcontext():
+                result = connection.ask(step.command)
             is_done = True
         finally:
-            self._give_back(address, connection, is_usable=is_done)
+            self._give_back(step.address, connection, is_usable=is_done)
         return result
 
     def _give_back(self, address: str, connection: JobConnection, *, is_usable: bool) -> None:
@@ -296,11 +177,12 @@ class JobClient:
             connection.close()
         connection = JobConnection(address, self._login, self._timeout_ms)
         connection.connect()
-        self._nodes.met(address, connection.hello)
+        self._calls.nodes.met(address, connection.hello)
         return connection
 
     def close(self) -> None:
         """Close all connections. Calls that wait raise ServersAway: the client is closed."""
+        self._calls.close()
         self._closed.set()
         self._waiting.end()
         with self._lock:
@@ -335,47 +217,18 @@ class JobWork(Generic[J]):
         try:
             job = self._job = self._fetch()
             if job is not None and self._has_heartbeat:
-                self._heartbeat = Heartbeat(f"heartbeat of {job.id}", partial(_beat, self._client, job))
+                self._heartbeat = Heartbeat(f"heartbeat of {job.id}", partial(self._client._beat, job))
                 self._heartbeat.start()
             is_begun = True
         finally:
             if not is_begun:
-                self._give_back(self._client.enqueue)
+                self.__exit__(KeyboardInterrupt, None, None)  # it has not failed
         return job  # type: ignore[return-value]  # None is what `fetch` returns where J allows it
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        job = self._job
-        if kind is None:
-            self._stop_beating()
-            if job is not None:
-                acknowledged(job, self._client.ack(job))
-        elif issubclass(kind, Exception):
-            self._give_back(partial(self._client.nack, delay=self._delay))
-        else:
-            self._give_back(self._client.enqueue)
-
-    def _give_back(self, to_queue: Callable[[Job], int]) -> None:
-        job = self._job
-        self._stop_beating()
-        if job is not None:
-            try:
-                to_queue(job)
-            except KestrelError as problem:
-                not_given_back(job, problem)
-
-    def _stop_beating(self) -> None:
         if self._heartbeat is not None:
-            self._heartbeat.stop()
-
-
-def _beat(client: JobClient, job: Job) -> float | None:
-    """Send WORKING. Return the seconds until the next one is due; None = none."""
-    try:
-        return beat_after_s(client.working(job))
-    except JobRefused as refusal:
-        no_more_beats(job, refusal)
-        return None
-    except KestrelError:
-        return BEAT_AGAIN_S
+            self._heartbeat.stop()  # a WORKING on its way would take a job that is given back out of its queue
+        if self._job is not None:
+            self._client._end_work(self._job, kind, self._delay)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from kestreld.client import Job, JobClient, JobRefused, ServersAway, job_nodes, jobs
+from kestreld.client import Job, JobClient, JobRefused, ServersAway, job_calls, job_nodes
+from kestreld.client.job_calls import Ask
 from kestreld.client.job_nodes import beat_after_s
 from kestreld.client.jobs import JobWork
 from kestreld.client.resp import request
@@ -223,7 +224,7 @@ def beats(wire: RespClient) -> int:
 def quick_beats(wire: RespClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats come every few milliseconds, and are counted from now on."""
     monkeypatch.setattr(job_nodes, "BEAT_SHARE", 0.0001)
-    monkeypatch.setattr(jobs, "BEAT_AGAIN_S", 0.01)
+    monkeypatch.setattr(job_calls, "BEAT_AGAIN_S", 0.01)
     wire("CONFIG", "RESETSTAT")
 
 
@@ -322,15 +323,15 @@ def test_a_job_is_given_back_for_which_no_thread_can_be_started(
 
 
 class Noting(JobClient):
-    """A client that keeps what its heartbeats were answered instead of how long the job is theirs."""
+    """A client that keeps what it was refused."""
 
     def __init__(self, node: str) -> None:
         super().__init__([node])
         self.refusals: list[KestrelError] = []
 
-    def working(self, job: Job | str | bytes) -> int:
+    def _asked(self, step: Ask[Any]) -> Any:
         try:
-            return super().working(job)
+            return super()._asked(step)
         except KestrelError as problem:
             self.refusals.append(problem)
             raise
