@@ -19,6 +19,21 @@ if TYPE_CHECKING:
 PORT_DEFAULT: Final = 22133
 Socket = socket.socket
 RECEIVE_BYTES: Final = 65_536
+# A peer that is gone without a word is noticed within 20 s, also by those that only wait.
+_TCP_OPTIONS: Final = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (
+            ("TCP_KEEPIDLE", 10),
+            ("TCP_KEEPINTVL", 3),
+            ("TCP_KEEPCNT", 3),
+            ("TCP_USER_TIMEOUT", 20_000),
+        )
+        if hasattr(socket, name)  # not on every system
+    ),
+)
 UNAUTHENTICATED: Final = b"CLIENT_ERROR unauthenticated"
 
 
@@ -127,7 +142,7 @@ def open_socket(address: ServerAddress, timeout_s: float) -> socket.socket:
     """Open a connection, without TLS and login. Raises OSError."""
     if not address.path:
         connected = socket.create_connection((address.host, address.port), timeout_s)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        set_tcp_options(connected)
         return connected
     connected = socket.socket(socket.AF_UNIX)
     try:
@@ -137,6 +152,12 @@ def open_socket(address: ServerAddress, timeout_s: float) -> socket.socket:
         connected.close()
         raise
     return connected
+
+
+def set_tcp_options(connected: socket.socket) -> None:
+    """Set what every TCP connection of a client has. Raises OSError."""
+    for level, option, value in _TCP_OPTIONS:
+        connected.setsockopt(level, option, value)
 
 
 def log_in(connected: socket.socket, server: str, login: Login) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from kestreld.client.access import RECEIVE_BYTES, Login, ServerAddress
+from kestreld.client.access import RECEIVE_BYTES, Login, ServerAddress, set_tcp_options
 from kestreld.client.calls import Pause, carry_out_in_loop, documented
 from kestreld.client.job_calls import IDLE_MAX, Ask, JobCall, JobCalls, JobFace, JobStep
 from kestreld.client.job_commands import Job, JobCommand
@@ -261,6 +261,8 @@ class AsyncJobConnection:
                     context = login.context if login.uses_tls(place) else None
                     streams = await asyncio.open_connection(place.host, place.port, ssl=context)
                 connection = cls(address, streams, timeout_ms)
+                if not place.path:
+                    set_tcp_options(streams[1].get_extra_info("socket"))
                 await connection._introduce(login)
             is_in = True
             return connection

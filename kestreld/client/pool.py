@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from random import Random
+from random import Random, SystemRandom
 from threading import Event
 from typing import Final, TypeVar
 
@@ -32,6 +32,7 @@ class ServerPool:
         self._servers = servers
         self._chance = chance
         self._is_chance_ours = is_chance_ours
+        self._drawn = SystemRandom()  # no two clients draw the same key, whatever generator they were given
         self._closed = Event()
         self._without: dict[str, str] = {}  # server with a stopped queue -> reason that was last logged
         restart_in_child(self)
@@ -78,17 +79,29 @@ class ServerPool:
             patience.spend(reasons, refusals)
         raise self._closed_by_us()
 
-    def put(self, key: bytes, data: bytes, expire_s: int, delay_ms: int = 0, item_key: bytes = b"") -> bool:
+    def put(
+        self,
+        key: bytes,
+        data: bytes,
+        expire_s: int,
+        delay_ms: int = 0,
+        item_key: bytes = b"",
+        *,
+        repeats: bool = False,
+    ) -> bool:
         """Put an item on a random server that accepts it. False = all servers that can be reached are full.
 
         With an `item_key`, put it on the first server that can be reached, in the order of this key. Raises ServersAway
-        if the item was not put anywhere, ConnectionLost if it may have been.
+        if the item was not put anywhere, ConnectionLost if it may have been: with `repeats`, which needs a key, only
+        after that server was asked again for as long as there is patience.
         """
         patience = Patience(self)
+        lost: ConnectionLost | None = None
+        where: list[Server] = []  # once a server may have the item, no other is asked
         while not self.is_closed:
             reasons: dict[str, str] = {}
             refusals: dict[str, ServerUnfit] = {}
-            for server in self._in_order_of(item_key) if item_key else self._in_any_order():
+            for server in where or (self._in_order_of(item_key) if item_key else self._in_any_order()):
                 try:
                     if server.asked(partial(_put, key, data, expire_s, delay_ms, item_key)):
                         return True
@@ -98,9 +111,20 @@ class ServerPool:
                     reasons |= away.reasons
                 except ServerUnfit as unfit:
                     refusals[server.address] = unfit
-            if len(reasons) + len(refusals) < len(self._servers):
+                except ConnectionLost as problem:
+                    if not repeats:
+                        raise
+                    lost, where = problem, [server]
+                    reasons[server.address] = str(problem)
+                    break
+            if not where and len(reasons) + len(refusals) < len(self._servers):
                 return False
-            patience.spend(reasons, refusals)
+            try:
+                patience.spend(reasons, refusals)
+            except (ServersAway, ServerUnfit) as problem:
+                if lost is None:
+                    raise
+                raise lost from problem
         raise self._closed_by_us()
 
     def first(self, fetch: Callable[[Server, int], T | None], wait_ms: int | None) -> T | None:
@@ -150,6 +174,10 @@ class ServerPool:
 
     def _closed_by_us(self) -> ServersAway:
         return ServersAway({server.address: "the cluster is closed" for server in self._servers})
+
+    def drawn_key(self) -> bytes:
+        """Return a key that no other item has."""
+        return b"%032x" % self._drawn.getrandbits(128)
 
     def _in_any_order(self) -> list[Server]:
         return self._chance.sample(self._servers, len(self._servers))

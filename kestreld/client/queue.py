@@ -27,19 +27,30 @@ class ClusterQueue:
 
     # Putting
 
-    def put(self, data: bytes, expire_s: int = 0, *, delay: float = 0, key: str | bytes | None = None) -> bool:
+    def put(
+        self,
+        data: bytes,
+        expire_s: int = 0,
+        *,
+        delay: float = 0,
+        key: str | bytes | None = None,
+        once: bool = False,
+    ) -> bool:
         """Add an item to a random server. False = the servers are full. `expire_s`: lifetime in seconds, 0 = unlimited.
 
         The item is not delivered before `delay` seconds from now. If a queue knows the `key`, the item counts as
-        stored: the same key goes to the same server, as long as that can be reached. Raises ServersAway, ServerRefused
-        (also for servers that know no delays and keys), or ConnectionLost: then the item may or may not be stored.
+        stored: the same key goes to the same server, as long as that can be reached. With `once` the put is repeated,
+        within `patience_ms`, where a server was lost before it had answered: the item is stored once, by its `key` or
+        by one that is drawn for this call. Raises ServersAway, ServerRefused (also for servers that know no delays and
+        keys), or ConnectionLost: then the item may or may not be stored.
         """
+        checks.switch(once, "once")
         data = sendable(data, expire_s)
         if expire_s > EXPIRY_RELATIVE_S_MAX:
             expire_s += Clock().wall_ms // 1000
         delay_ms = checks.seconds_ms(delay, "delay", SPAN_MS_MAX)
-        item_key = b"" if key is None else checks.key(key, "key")
-        return self._servers.put(self._key, data, expire_s, delay_ms, item_key)
+        item_key = (self._servers.drawn_key() if once else b"") if key is None else checks.key(key, "key")
+        return self._servers.put(self._key, data, expire_s, delay_ms, item_key, repeats=once)
 
     def cancel(self, key: str | bytes) -> bool:
         """Drop the item that was put with a key, if it is not due yet. False = there is no such item.

@@ -16,10 +16,13 @@ from typing import Any
 import pytest
 
 from kestreld.client import ClusterQueue, ConnectionLost, KestrelCluster, ServerRefused, ServersAway
+from kestreld.client.access import ServerAddress, open_socket
+from kestreld.client.items import preference
 from kestreld.errors import BadQueueName
 from tests.support.accounts import quick_hash
 from tests.support.certificates import Authority
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.tampering import tampering_proxy
 from tests.support.waiting import until
 
 LONG_MS = 60_000  # no test waits so long
@@ -304,6 +307,60 @@ def test_an_item_whose_server_died_before_it_was_confirmed_comes_again(tmp_path:
         with pytest.raises(ConnectionLost, match="did not answer"), queue.read():
             daemon.restart()
         assert queue.get() == b"1"
+
+
+def test_a_connection_on_which_nothing_is_under_way_ends_with_its_peers_machine() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        open_socket(ServerAddress(*listening.getsockname()), LONG_MS / 1000) as connected,
+    ):
+        assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        probes = [getattr(socket, name) for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")]
+        idle_s, interval_s, count = (connected.getsockopt(socket.IPPROTO_TCP, probe) for probe in probes)
+        assert idle_s + interval_s * count <= 20
+        assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
+
+
+def test_a_put_once_is_repeated_where_its_reply_was_lost_and_stored_once(daemons: list[Daemon]) -> None:
+    withheld: list[bytes] = []
+
+    def withhold_first(reply: bytes) -> bytes:
+        if reply == b"STORED\r\n" and not withheld:
+            withheld.append(reply)
+            return b""
+        return reply
+
+    with tampering_proxy(daemons[0].port, withhold_first) as address:
+        servers = [address, daemons[1].address]
+        first = next(key for key in map(str, range(100)) if preferred(servers, key) == address)
+        with KestrelCluster(servers, timeout_ms=200, patience_ms=LONG_MS) as cluster:
+            assert cluster.queue("work").put(b"x", key=first, once=True)
+            assert cluster.queue("work").put(b"y", once=True)
+    assert withheld
+    found = [item for daemon in daemons for item in everything_in(daemon, "work")]
+    assert sorted(found) == [b"x", b"y"]
+
+
+def preferred(servers: list[str], item_key: str) -> str:
+    return min(servers, key=lambda address: preference(address, item_key.encode()))
+
+
+def everything_in(daemon: Daemon, name: str) -> list[bytes]:
+    with alone(daemon, name) as queue:
+        return list(iter(queue.get, None))
+
+
+def test_a_put_once_that_stays_unanswered_says_that_it_may_be_stored(daemons: list[Daemon]) -> None:
+    def withhold(reply: bytes) -> bytes:
+        return b"" if reply == b"STORED\r\n" else reply
+
+    with (
+        tampering_proxy(daemons[0].port, withhold) as address,
+        KestrelCluster([address], timeout_ms=50, patience_ms=300) as cluster,
+        pytest.raises(ConnectionLost, match="it may have executed the command"),
+    ):
+        cluster.queue("work").put(b"x", once=True)
+    assert everything_in(daemons[0], "work") == [b"x"]
 
 
 def test_a_put_that_is_not_answered_is_an_error_and_not_put_elsewhere(
