@@ -368,8 +368,8 @@ def test_a_trial_that_holds_jobs_starts_again_although_its_nodes_read_them_first
             assert lines[-1], process.stderr.read()
             lines.append(process.stdout.readline().decode())
         ctl.environment["KESTRELCTL_JOBS"] = lines[3].partition("=")[2].rstrip()
-        code, found = status(ctl)
-        assert (code, [node["jobs"] for node in found["nodes"]]) == (0, [20_000, 20_000])
+        until(lambda: status(ctl, "60s")[0] == 0, "answers that do not lag")
+        assert [node["jobs"] for node in status(ctl, "60s")[1]["nodes"]] == [20_000, 20_000]
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
