@@ -131,13 +131,15 @@ class Times(Excuses):
             is_end = change.kind in ("give back", "fail") and change.outcome == "done"
             if change not in lease.changes or not is_end or following.sent_us < change.answered_us:
                 return -1
-        over_us, surely_over_us = (at_us + lease.lease_ms * 1000 for at_us in (lease.sent_us, lease.served_us))
+        over_us = lease.sent_us + lease.lease_ms * 1000
+        # It begins with the next millisecond, and what comes in the one in which it ends comes before that.
+        surely_over_us = lease.served_us + lease.lease_ms * 1000 + 2 * A_TICK_US
         first_answered_us = min((change.answered_us for change in shown), default=FOR_EVER_US)
         dues_us = []
         if over_us - A_TICK_US <= first_answered_us:
             dues_us.append(_rested_us(over_us, least_ms))
         for change in shown:
-            if change.sent_us <= min(first_answered_us, surely_over_us + A_TICK_US):
+            if change.sent_us <= min(first_answered_us, surely_over_us):
                 rest_ms = change.ms if change.kind == "give back" else least_ms
                 dues_us.append(_rested_us(min(change.sent_us, over_us), rest_ms))
         return min(dues_us)
