@@ -170,6 +170,14 @@ class Times(Excuses):
         if len(good) > 1:
             self._violation(f"{len(good)} of {len(self._history.forged)} tokens were good that nobody was given")
 
+    def _is_forged(self, reader: str, lease: Delivery) -> bool:
+        """Whether a made-up token of the item may have been good: its lease may have ended by that."""
+        return any(
+            one.reader == reader and one.token >> ID_SHIFT == lease.token >> ID_SHIFT
+            for one in self._history.forged
+            if one.was_good or one.answered_us < 0
+        )
+
     def _leased_until(self, lease: Delivery, from_us: int, until_us: int, without: LeaseChange | None = None) -> int:
         """Until when it surely holds, for something that was asked at one instant and carried out by another."""
         end_us = lease.sent_us + lease.lease_ms * 1000
@@ -213,7 +221,7 @@ class Times(Excuses):
         if put.answered_us < 0 or put.answered_us > from_us:
             return False  # its commit may have failed
         family = reader.partition("+")[0]
-        if family in self._history.stopped or reader in self._history.undone:
+        if family in self._history.stopped or reader in self._history.undone or self._is_forged(reader, lease):
             return False
         deletes = [wipe for name in (reader, family) for wipe in self._wipes[name] if wipe.deletes]
         return not any(wipe.sent_us <= until_us and self._wiped_until(wipe) >= lease.sent_us for wipe in deletes)
