@@ -9,17 +9,13 @@ from kestreld import checks, errors
 from kestreld.client.access import Login
 from kestreld.client.blocks import QueueBlock, parse_blocks, text
 from kestreld.client.items import OpenItem, PutItem, RepairAnswer
+from kestreld.client.queue_talks import QueueTalks, checked_key, put_options
 from kestreld.client.replies import Reply
 from kestreld.client.transport import Transport
 
 WAIT_MS_MAX: Final = 3_600_000  # of one command; longer waits repeat it
 REPAIR_MS: Final = 86_400_000  # a repair or an undo reads and writes whole journals
-QUEUE_BYTES_MAX: Final = 250
-_UNSENDABLE: Final = re.compile(rb"[\s\0/]")
 _ESCAPED: Final = re.compile(r"\\x([0-9a-f]{2})")  # in names of queues of jobs
-_BLANK: Final = re.compile(rb"[\s\0]")
-_ENCODED_IN_KEYS: Final = re.compile(rb"[^!-$&-.0-~]")  # blanks, %, / and all beyond ASCII
-_NOT_ALLOWED: Final = b"CLIENT_ERROR not allowed"
 
 
 class ClientConnection(Transport):
@@ -31,12 +27,11 @@ class ClientConnection(Transport):
     def __init__(self, address: str, login: Login, timeout_ms: int) -> None:
         """Does not connect: `connect` does, or the first command."""
         super().__init__(address, login, timeout_ms)
-        self._knows_leases = False  # as far as the server has been asked
-        self._knows_holders: bool | None = None  # None = not asked yet
+        self.talks = QueueTalks(address)
 
     def start_over(self) -> None:
         super().start_over()
-        self._knows_leases = False
+        self.talks.start_over()
 
     # Items
 
@@ -45,16 +40,7 @@ class ClientConnection(Transport):
 
         The item is delivered after `delay_ms`. If its `item_key` is known, it counts as stored already.
         """
-        key = self._key(queue) + self._put_options(queue, delay_ms, item_key)
-        if delay_ms or item_key:
-            self.need_leases(queue)
-        with self._talking():
-            self._send(b"set %b 0 %d %d\r\n%b\r\n" % (key, expire_s, len(data), data))
-            reply = self._reply()
-            if isinstance(reply, bytes) and reply.startswith(b"SERVER_ERROR journal ") and not self._goes_on():
-                # The item may or may not be stored, so it must not go to another server.
-                raise errors.ServerRefused(self.address, text(reply.partition(b" ")[2]))
-            return self._is_stored(reply)
+        return self.carry_out(self.talks.put(queue, data, expire_s, delay_ms=delay_ms, item_key=item_key))
 
     def put_each(
         self, queue: bytes, items: Sequence[PutItem], *, item_key: bytes = b""
@@ -66,36 +52,24 @@ class ClientConnection(Transport):
         key = self._key(queue)
         if item_key or any(item.delay_ms for item in items):
             self.need_leases(queue)
-        sets = [
-            b"set %b%b %d %d %d\r\n%b\r\n"
-            % (key, self._put_options(queue, delay_ms, item_key), flags, age, len(data), data)
-            for data, age, flags, delay_ms in items
-        ]
+        try:
+            sets = [
+                b"set %b%b %d %d %d\r\n%b\r\n"
+                % (key, put_options(queue, delay_ms, item_key), flags, age, len(data), data)
+                for data, age, flags, delay_ms in items
+            ]
+        except errors.InvalidValue as problem:
+            raise self.failure_of(problem) from None
         with self._talking():
             self._send(b"".join(sets))
         for _ in items:
             with self._talking():
                 reply = self._reply()
             try:
-                is_stored: bool | errors.KestrelError = self._is_stored(reply)
+                is_stored: bool | errors.KestrelError = self.talks.is_stored(reply)
             except errors.KestrelError as refusal:
                 is_stored = refusal
             yield is_stored
-
-    def _is_stored(self, reply: Reply) -> bool:
-        if reply == b"STORED":
-            return True
-        if reply == b"NOT_STORED":
-            return False
-        raise self._refusal(reply, b"set")
-
-    def _goes_on(self) -> bool:
-        try:
-            self._send(b"version\r\n")
-            self._reply()
-        except (OSError, errors.KestrelError):
-            return False
-        return True
 
     def fetch(self, queue: bytes, options: bytes = b"", wait_ms: int = 0) -> bytes | None:
         """Return the data that `get` of a queue with options returns, waiting on the server. None = nothing.
@@ -109,21 +83,7 @@ class ClientConnection(Transport):
         self, queue: bytes, options: bytes = b"", wait_ms: int = 0, *, with_id: bool = False
     ) -> OpenItem | None:
         """Return an item like `fetch`, with its flags, and on request its id, which an old Kestrel does not know."""
-        key = self._key(queue) + (b"/t=%d" % wait_ms if wait_ms > 0 else b"") + options
-        with self._talking(wait_ms):
-            self._send(b"%b %b\r\n" % (b"gets" if with_id else b"get", key))
-            reply = self._reply()
-            if isinstance(reply, bytes):
-                raise self._refusal(reply, b"get")
-            if not reply:
-                return None
-            header = self._parser.header.split(b" ")
-            # An old Kestrel, or `compat: kestrel-1`, echoes the queue without the options of the request.
-            is_ours = header[1].split(b"/")[0] == queue
-            numbers = header[2:]
-            if len(reply) > 1 or not is_ours or len(numbers) != 2 + with_id or not all(map(bytes.isdigit, numbers)):
-                raise errors.UnexpectedReply(self.address, text(self._parser.header))
-            return OpenItem(reply[0], int(header[2]), int(header[4]) if with_id else 0)
+        return self.carry_out(self.talks.fetch_item(queue, options, wait_ms, with_id=with_id))
 
     def open_item(self, queue: bytes, *, close: bool = False, with_id: bool = False) -> OpenItem | None:
         """Take the head item and hold it open; with `close`, confirm the open item first. None if there is none."""
@@ -154,74 +114,34 @@ class ClientConnection(Transport):
 
     def need_leases(self, queue: bytes) -> None:
         """Raise LeasesUnknown if the server knows no leases, delays or keys. The server is asked once."""
-        if self._knows_leases:
-            return
-        key = self._key(queue)
-        with self._talking():
-            self._send(b"touch %b/0 0\r\n" % key)
-            reply = self._reply()
-            # A user with the put right only is refused, by a server that knows leases.
-            if reply != b"NOT_FOUND" and not (isinstance(reply, bytes) and reply.startswith(_NOT_ALLOWED)):
-                if reply in (b"ERROR", b"CLIENT_ERROR"):
-                    raise errors.LeasesUnknown(self.address)
-                raise self._refusal(reply, b"touch")
-        self._knows_leases = True
+        self.carry_out(self.talks.need_leases(queue))
 
     def lease(self, queue: bytes, lease_ms: int, wait_ms: int = 0, by: str = "") -> OpenItem | None:
         """Lease the head item for `lease_ms`; its `id` is the token that confirms it. None if there is none.
 
         `by` is the holder's name, which a server that does not know holders by name is not told; "" = no name.
         """
-        self.need_leases(queue)
-        options = b"/open/lease=%d" % lease_ms
-        if by and self._knows_names_of_holders(queue):
-            options += b"/by=" + by.encode()
-        return self.fetch_item(queue, options, wait_ms, with_id=True)
-
-    def _knows_names_of_holders(self, queue: bytes) -> bool:
-        """True if the server takes names of holders. It is asked once, with a command that it refuses either way."""
-        if self._knows_holders is None:
-            with self._talking():
-                self._send(b"gets %b/by=a\r\n" % self._key(queue))
-                self._knows_holders = self._reply() == b"CLIENT_ERROR by= needs lease="
-        return self._knows_holders
+        return self.carry_out(self.talks.lease(queue, lease_ms, wait_ms, by))
 
     def confirm(self, queue: bytes, token: int) -> bool:
         """Confirm a leased item. False = it was confirmed before, or somebody else has it."""
-        return self._ask(b"delete %b/%d" % (self._key(queue), token), b"DELETED", b"NOT_FOUND") == b"DELETED"
+        return self.carry_out(self.talks.confirm(queue, token))
 
     def extend(self, queue: bytes, token: int, lease_ms: int) -> bool:
         """Let the lease last `lease_ms` from now. False = it was over."""
-        return self._change_lease(queue, token, b"/lease=%d" % lease_ms)
+        return self.carry_out(self.talks.extend(queue, token, lease_ms))
 
     def give_back(self, queue: bytes, token: int, delay_ms: int = 0) -> bool:
         """Return a leased item, to be delivered now or after `delay_ms`; not a failure. False = the lease was over."""
-        return self._change_lease(queue, token, b"/delay=%d" % delay_ms if delay_ms else b"")
+        return self.carry_out(self.talks.give_back(queue, token, delay_ms))
 
     def fail(self, queue: bytes, token: int, reason: str = "") -> bool:
         """Return a leased item as failed, with a reason. False = the lease was over."""
-        encoded = _ENCODED_IN_KEYS.sub(lambda found: b"%%%02X" % found[0][0], reason.encode())
-        return self._change_lease(queue, token, b"/failed/reason=" + encoded if reason else b"/failed")
-
-    def _change_lease(self, queue: bytes, token: int, option: bytes) -> bool:
-        command = b"touch %b/%d%b 0" % (self._key(queue), token, option)
-        return self._ask(command, b"TOUCHED", b"NOT_FOUND") == b"TOUCHED"
+        return self.carry_out(self.talks.fail(queue, token, reason))
 
     def cancel(self, queue: bytes, item_key: bytes) -> bool:
         """Drop the item that was put with a key, if it is not due yet. False = no such item is delayed."""
-        self.need_leases(queue)
-        word = self._key(queue) + self._put_options(queue, item_key=item_key)
-        return self._ask(b"delete " + word, b"DELETED", b"NOT_FOUND") == b"DELETED"
-
-    def _put_options(self, queue: bytes, delay_ms: int = 0, item_key: bytes = b"") -> bytes:
-        """Return the options after the name of the queue. Raises InvalidValue for a key that cannot be sent."""
-        options = b"/delay=%d" % delay_ms if delay_ms else b""
-        if item_key:
-            options += b"/key=" + item_key
-            if _BLANK.search(item_key) or len(queue + options) > QUEUE_BYTES_MAX:
-                expected = f"without blanks, with queue and options {QUEUE_BYTES_MAX} bytes at most"
-                raise self.failure_of(errors.InvalidValue("key", expected, text(item_key)))
-        return options
+        return self.carry_out(self.talks.cancel(queue, item_key))
 
     def keep_alive(self) -> None:
         """Keep an old Kestrel from closing this connection as idle."""
@@ -231,7 +151,7 @@ class ClientConnection(Transport):
 
     def flush(self, queue: bytes) -> None:
         """Discard the items of a queue."""
-        self._ask(b"flush " + self._key(queue), b"END")
+        self.carry_out(self.talks.flush(queue))
 
     def flush_all_queues(self) -> None:
         self._ask(b"flush_all", b"OK", b"Flushed all queues.")
@@ -245,7 +165,7 @@ class ClientConnection(Transport):
 
     def delete_queue(self, queue: bytes) -> bool:
         """Delete a queue. False = there was none; an old Kestrel, or `compat: kestrel-1`, does not say."""
-        return self._ask(b"delete " + self._key(queue), b"DELETED", b"NOT_FOUND", b"END") != b"NOT_FOUND"
+        return self.carry_out(self.talks.delete_queue(queue))
 
     def undo(self, queue: bytes) -> tuple[int, int] | None:
         """Restore the items of the latest flush or delete. Return counts restored and left, None = nothing to undo."""
@@ -324,10 +244,10 @@ class ClientConnection(Transport):
 
     def _key(self, queue: bytes) -> bytes:
         """Return the name, checked: it cannot be mistaken for options or for the end of the command."""
-        if not queue or len(queue) > QUEUE_BYTES_MAX or _UNSENDABLE.search(queue):
-            words = f"it is empty, longer than {QUEUE_BYTES_MAX} bytes, or has a blank or a / in it"
-            raise self.failure_of(errors.BadQueueName(f"{text(queue)!r} is not a queue name: {words}"))
-        return queue
+        try:
+            return checked_key(queue)
+        except errors.BadQueueName as problem:
+            raise self.failure_of(problem) from None
 
 
 def sendable(data: bytes, expiry: int) -> bytes:

@@ -4,7 +4,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from kestreld import errors
 from kestreld.client.access import (
@@ -19,9 +19,12 @@ from kestreld.client.access import (
     log_in,
 )
 from kestreld.client.blocks import text
+from kestreld.client.calls import carry_out
+from kestreld.client.queue_talks import Answer, Request, Talk, refusal
 from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
 from kestreld.forks import restart_in_child
 
+T = TypeVar("T")
 BLOCK_RECEIVE_BYTES: Final = 1 << 20
 CLOSED: Final = "it closed the connection"
 _ERRORS: Final = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
@@ -94,6 +97,25 @@ class Transport:
         """Interrupt another thread that waits on this connection."""
         if (connected := self._socket) is not None:
             hang_up(connected)
+
+    def carry_out(self, talk: Talk[T]) -> T:
+        """Carry a talk out. Any failure once it has begun ends the connection, except what the talk itself handles."""
+        has_begun = False
+
+        def exchange(request: Request) -> Answer:
+            nonlocal has_begun
+            has_begun = True
+            with self._guarded(request.wait_ms):
+                self._send(request.data)
+                return Answer(self._reply(), self._parser.header)
+
+        try:
+            return carry_out(talk, exchange)
+        except errors.KestrelError as problem:
+            if has_begun:
+                self.close()
+            raised = self.failure_of(problem)
+            raise raised from (problem.__cause__ if raised is problem else problem)
 
     # One command and its reply
 
@@ -203,6 +225,16 @@ class Transport:
 
     @contextmanager
     def _talking(self, wait_ms: int = 0) -> Iterator[None]:
+        """As `_guarded`, for whoever is not within a talk: raises what `failure_of` makes of the problem."""
+        try:
+            with self._guarded(wait_ms):
+                yield
+        except errors.KestrelError as problem:
+            raised = self.failure_of(problem)
+            raise raised from (problem.__cause__ if raised is problem else problem)
+
+    @contextmanager
+    def _guarded(self, wait_ms: int = 0) -> Iterator[None]:
         """Connect if necessary, and allow the server `wait_ms` beyond the time-out. Any failure ends the connection."""
         try:
             if self._socket is None and not self._has_connected:
@@ -211,16 +243,12 @@ class Transport:
                 with suppress(OSError):  # another thread has ended it, which shows below
                     connected.settimeout((self._timeout_ms + wait_ms) / 1000)
             yield
-        except (errors.KestrelError, OSError) as error:
+        except errors.KestrelError:
             self.close()
-            problem = (
-                error
-                if isinstance(error, errors.KestrelError)
-                else errors.ConnectionLost(self.address, reason_of(error))
-            )
-            problem.__cause__ = error if problem is not error else error.__cause__
-            raised = self.failure_of(problem)
-            raise raised from (problem.__cause__ if raised is problem else problem)
+            raise
+        except OSError as error:
+            self.close()
+            raise errors.ConnectionLost(self.address, reason_of(error)) from error
 
     def _connect(self) -> None:
         self._has_connected = True
@@ -234,16 +262,7 @@ class Transport:
         log_in(connected, server, login)
 
     def _refusal(self, reply: Reply, verb: bytes) -> errors.ServerRefused:
-        if isinstance(reply, tuple):
-            return errors.UnexpectedReply(self.address, text(self._parser.header) if reply else "END")
-        reason = text(reply.partition(b" ")[2] or reply)
-        if reply.startswith(b"CLIENT_ERROR"):
-            return errors.ServerRefused(self.address, reason)
-        if reply.startswith(b"SERVER_ERROR"):
-            return errors.ServerUnfit(self.address, reason)
-        if reply.startswith(b"ERROR"):
-            return errors.UnknownCommand(self.address, text(verb))
-        return errors.UnexpectedReply(self.address, text(reply))
+        return refusal(self.address, reply, verb, self._parser.header)
 
 
 def reason_of(error: OSError) -> str:

@@ -1,0 +1,214 @@
+"""QueueTalks: the commands of queues as talks, which do no I/O: what to send, and what the replies mean.
+
+A talk yields each request and is sent the answer, or has the error thrown into it for which there is none. There are
+QueueTalks for each connection, as they remember what its server knows.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+from kestreld import errors
+from kestreld.client.blocks import text
+from kestreld.client.calls import Call
+from kestreld.client.items import OpenItem
+from kestreld.client.replies import Reply
+
+T = TypeVar("T")
+QUEUE_BYTES_MAX: Final = 250
+_UNSENDABLE: Final = re.compile(rb"[\s\0/]")
+_BLANK: Final = re.compile(rb"[\s\0]")
+_ENCODED_IN_KEYS: Final = re.compile(rb"[^!-$&-.0-~]")  # blanks, %, / and all beyond ASCII
+_NOT_ALLOWED: Final = b"CLIENT_ERROR not allowed"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A step: send this, and wait for the reply. The server may take `wait_ms` beyond the time-out."""
+
+    data: bytes
+    wait_ms: int = 0
+
+
+class Answer(NamedTuple):
+    """The outcome of a Request. `header` is of the last item."""
+
+    reply: Reply
+    header: bytes
+
+
+Talk = Call[Request, T]
+
+
+def refusal(address: str, reply: Reply, verb: bytes, header: bytes = b"") -> errors.ServerRefused:
+    """Return the error that a reply means which is none of those expected."""
+    if isinstance(reply, tuple):
+        return errors.UnexpectedReply(address, text(header) if reply else "END")
+    reason = text(reply.partition(b" ")[2] or reply)
+    if reply.startswith(b"CLIENT_ERROR"):
+        return errors.ServerRefused(address, reason)
+    if reply.startswith(b"SERVER_ERROR"):
+        return errors.ServerUnfit(address, reason)
+    if reply.startswith(b"ERROR"):
+        return errors.UnknownCommand(address, text(verb))
+    return errors.UnexpectedReply(address, text(reply))
+
+
+def checked_key(queue: bytes) -> bytes:
+    """Return a name that cannot be mistaken for options or for the end of the command. Raises BadQueueName."""
+    if not queue or len(queue) > QUEUE_BYTES_MAX or _UNSENDABLE.search(queue):
+        words = f"it is empty, longer than {QUEUE_BYTES_MAX} bytes, or has a blank or a / in it"
+        raise errors.BadQueueName(f"{text(queue)!r} is not a queue name: {words}")
+    return queue
+
+
+def put_options(queue: bytes, delay_ms: int = 0, item_key: bytes = b"") -> bytes:
+    """Return the options after the name of the queue. Raises InvalidValue for a key that cannot be sent."""
+    options = b"/delay=%d" % delay_ms if delay_ms else b""
+    if item_key:
+        options += b"/key=" + item_key
+        if _BLANK.search(item_key) or len(queue + options) > QUEUE_BYTES_MAX:
+            expected = f"without blanks, with queue and options {QUEUE_BYTES_MAX} bytes at most"
+            raise errors.InvalidValue("key", expected, text(item_key))
+    return options
+
+
+class QueueTalks:
+    """Talks about queues with one server."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forget what the server knows: it may be another one."""
+        self._knows_leases = False  # as far as it has been asked
+        self._knows_holders: bool | None = None  # None = not asked yet
+
+    def is_stored(self, reply: Reply) -> bool:
+        """Return the result of a put. Raises the refusal that it may be."""
+        if reply == b"STORED":
+            return True
+        if reply == b"NOT_STORED":
+            return False
+        raise refusal(self.address, reply, b"set")
+
+    def put(
+        self, queue: bytes, data: bytes, expire_s: int = 0, *, delay_ms: int = 0, item_key: bytes = b""
+    ) -> Talk[bool]:
+        """Put an item. False = the queue is full, or the item too large. `expire_s` as on the wire.
+
+        The item is delivered after `delay_ms`. If its `item_key` is known, it counts as stored already.
+        """
+        key = checked_key(queue) + put_options(queue, delay_ms, item_key)
+        if delay_ms or item_key:
+            yield from self.need_leases(queue)
+        reply = (yield Request(b"set %b 0 %d %d\r\n%b\r\n" % (key, expire_s, len(data), data))).reply
+        if isinstance(reply, bytes) and reply.startswith(b"SERVER_ERROR journal "):
+            try:
+                yield Request(b"version\r\n")
+            except errors.KestrelError:
+                # The item may or may not be stored, so it must not go to another server.
+                raise errors.ServerRefused(self.address, text(reply.partition(b" ")[2])) from None
+        return self.is_stored(reply)
+
+    def fetch_item(
+        self, queue: bytes, options: bytes = b"", wait_ms: int = 0, *, with_id: bool = False
+    ) -> Talk[OpenItem | None]:
+        """Return the item that `get` of a queue with options returns, waiting on the server; None if there is none.
+
+        Its id is there on request: an old Kestrel does not know it.
+        """
+        key = checked_key(queue) + (b"/t=%d" % wait_ms if wait_ms > 0 else b"") + options
+        reply, last_header = yield Request(b"%b %b\r\n" % (b"gets" if with_id else b"get", key), wait_ms)
+        if isinstance(reply, bytes):
+            raise refusal(self.address, reply, b"get")
+        if not reply:
+            return None
+        header = last_header.split(b" ")
+        # An old Kestrel, or `compat: kestrel-1`, echoes the queue without the options of the request.
+        is_ours = header[1].split(b"/")[0] == queue
+        numbers = header[2:]
+        if len(reply) > 1 or not is_ours or len(numbers) != 2 + with_id or not all(map(bytes.isdigit, numbers)):
+            raise errors.UnexpectedReply(self.address, text(last_header))
+        return OpenItem(reply[0], int(header[2]), int(header[4]) if with_id else 0)
+
+    # Items with a time or an owner of their own
+
+    def need_leases(self, queue: bytes) -> Talk[None]:
+        """Raise LeasesUnknown if the server knows no leases, delays or keys. The server is asked once."""
+        key = checked_key(queue)
+        if self._knows_leases:
+            return
+        reply = (yield Request(b"touch %b/0 0\r\n" % key)).reply
+        # A user with the put right only is refused, by a server that knows leases.
+        if reply != b"NOT_FOUND" and not (isinstance(reply, bytes) and reply.startswith(_NOT_ALLOWED)):
+            if reply in (b"ERROR", b"CLIENT_ERROR"):
+                raise errors.LeasesUnknown(self.address)
+            raise refusal(self.address, reply, b"touch")
+        self._knows_leases = True
+
+    def lease(self, queue: bytes, lease_ms: int, wait_ms: int = 0, by: str = "") -> Talk[OpenItem | None]:
+        """Lease the head item for `lease_ms`; its `id` is the token that confirms it. None if there is none.
+
+        `by` is the holder's name, which a server that does not know holders by name is not told; "" = no name.
+        """
+        yield from self.need_leases(queue)
+        options = b"/open/lease=%d" % lease_ms
+        if by and (yield from self._knows_names_of_holders(queue)):
+            options += b"/by=" + by.encode()
+        return (yield from self.fetch_item(queue, options, wait_ms, with_id=True))
+
+    def _knows_names_of_holders(self, queue: bytes) -> Talk[bool]:
+        """True if the server takes names of holders. It is asked once, with a command that it refuses either way."""
+        if self._knows_holders is None:
+            reply = (yield Request(b"gets %b/by=a\r\n" % checked_key(queue))).reply
+            self._knows_holders = reply == b"CLIENT_ERROR by= needs lease="
+        return self._knows_holders
+
+    def confirm(self, queue: bytes, token: int) -> Talk[bool]:
+        """Confirm a leased item. False = it was confirmed before, or somebody else has it."""
+        command = b"delete %b/%d" % (checked_key(queue), token)
+        return (yield from self.ask(command, b"DELETED", b"NOT_FOUND")) == b"DELETED"
+
+    def extend(self, queue: bytes, token: int, lease_ms: int) -> Talk[bool]:
+        """Let the lease last `lease_ms` from now. False = it was over."""
+        return self._change_lease(queue, token, b"/lease=%d" % lease_ms)
+
+    def give_back(self, queue: bytes, token: int, delay_ms: int = 0) -> Talk[bool]:
+        """Return a leased item, to be delivered now or after `delay_ms`; not a failure. False = the lease was over."""
+        return self._change_lease(queue, token, b"/delay=%d" % delay_ms if delay_ms else b"")
+
+    def fail(self, queue: bytes, token: int, reason: str = "") -> Talk[bool]:
+        """Return a leased item as failed, with a reason. False = the lease was over."""
+        encoded = _ENCODED_IN_KEYS.sub(lambda found: b"%%%02X" % found[0][0], reason.encode())
+        return self._change_lease(queue, token, b"/failed/reason=" + encoded if reason else b"/failed")
+
+    def _change_lease(self, queue: bytes, token: int, option: bytes) -> Talk[bool]:
+        command = b"touch %b/%d%b 0" % (checked_key(queue), token, option)
+        return (yield from self.ask(command, b"TOUCHED", b"NOT_FOUND")) == b"TOUCHED"
+
+    def cancel(self, queue: bytes, item_key: bytes) -> Talk[bool]:
+        """Drop the item that was put with a key, if it is not due yet. False = no such item is delayed."""
+        word = checked_key(queue) + put_options(queue, item_key=item_key)
+        yield from self.need_leases(queue)
+        return (yield from self.ask(b"delete " + word, b"DELETED", b"NOT_FOUND")) == b"DELETED"
+
+    # Queues
+
+    def flush(self, queue: bytes) -> Talk[None]:
+        """Discard the items of a queue."""
+        yield from self.ask(b"flush " + checked_key(queue), b"END")
+
+    def delete_queue(self, queue: bytes) -> Talk[bool]:
+        """Delete a queue. False = there was none; an old Kestrel, or `compat: kestrel-1`, does not say."""
+        answers = (b"DELETED", b"NOT_FOUND", b"END")
+        return (yield from self.ask(b"delete " + checked_key(queue), *answers)) != b"NOT_FOUND"
+
+    def ask(self, command: bytes, *answers: bytes) -> Talk[bytes]:
+        """Send a command and return its one-line reply, which is one of `answers`."""
+        reply = (yield Request(command + b"\r\n")).reply
+        line = b"END" if reply == () else reply
+        if isinstance(line, tuple) or line not in answers:
+            raise refusal(self.address, reply, command.split()[0])
+        return line
