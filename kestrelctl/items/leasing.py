@@ -10,7 +10,8 @@ from kestrelctl.items.framing import Framing, frame
 from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
 from kestrelctl.shell.output import remark, say, wait_until_read, write_data
 from kestreld.client.blocks import text
-from kestreld.client.lease import UNSURE, ClusterLease
+from kestreld.client.lease import ClusterLease
+from kestreld.client.lease_calls import UNSURE
 from kestreld.client.server import Server, now_ms
 from kestreld.errors import KestrelError
 

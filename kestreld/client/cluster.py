@@ -49,11 +49,11 @@ class KestrelCluster:
 
     @property
     def patience_ms(self) -> int:
-        return self._pool.patience_ms
+        return self._pool.calls.patience_ms
 
     @patience_ms.setter
     def patience_ms(self, patience_ms: int) -> None:
-        self._pool.patience_ms = patience_ms
+        self._pool.calls.patience_ms = patience_ms
 
     @property
     def is_closed(self) -> bool:
@@ -69,7 +69,7 @@ class KestrelCluster:
 
     def stats(self) -> dict[str, dict[str, int | str]]:
         """Return the counters of each server that can be reached, by address. Raises ServersAway if there is none."""
-        return self._pool.each(ClientConnection.server_stats)[0]
+        return self._pool.carry_out(self._pool.calls.each(ClientConnection.server_stats))[0]
 
     def __enter__(self) -> "KestrelCluster":
         return self

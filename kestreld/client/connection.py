@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from kestreld import checks, errors
+from kestreld import errors
 from kestreld.client.access import Login
 from kestreld.client.blocks import QueueBlock, parse_blocks, text
 from kestreld.client.items import OpenItem, PutItem, RepairAnswer
@@ -248,18 +248,3 @@ class ClientConnection(Transport):
             return checked_key(queue)
         except errors.BadQueueName as problem:
             raise self.failure_of(problem) from None
-
-
-def sendable(data: bytes, expiry: int) -> bytes:
-    """Return an item as bytes to send. Raises InvalidType for anything but bytes."""
-    checks.data(data, "item")
-    checks.whole(expiry, "expiry", -checks.FAR_MS)  # a time in the past is allowed
-    return bytes(data)
-
-
-def queue_key(name: str) -> bytes:
-    """Return a queue's name as a command has it. Raises BadQueueName for one that would mean something else there."""
-    key = checks.text(name, "queue name", may_be_empty=True).encode("utf-8", "surrogateescape")
-    if not key or any(byte <= 32 or byte in b"/~.\x7f" for byte in key):
-        raise errors.BadQueueName(f"{name!r} is not a queue name: it is empty or has a blank or one of / ~ . in it")
-    return key

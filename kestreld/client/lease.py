@@ -1,31 +1,19 @@
 """ClusterLease: an item leased from a server of a cluster, kept and confirmed there over restarts of it."""
 
-import logging
-from collections.abc import Callable
 from threading import Event
 from types import TracebackType
-from typing import Final, Self
+from typing import Self, TypeVar
 from weakref import ref
 
 from kestreld import checks
-from kestreld.client.connection import ClientConnection
-from kestreld.client.heartbeat import Heartbeat, pauses_ms
+from kestreld.client.calls import Pause, carry_out
+from kestreld.client.heartbeat import Heartbeat
 from kestreld.client.items import OpenItem
-from kestreld.client.server import Server, now_ms
-from kestreld.errors import (
-    ConnectionLost,
-    KestrelError,
-    LeaseLost,
-    LoginRefused,
-    ServersAway,
-    ServerUnfit,
-    UnexpectedReply,
-)
+from kestreld.client.lease_calls import SPAN_MS_MAX, LeaseCalls, lease_span_ms
+from kestreld.client.pool_calls import PoolCall, Step
+from kestreld.client.server import Server
 
-SPAN_MS_MAX: Final = 366 * 86_400_000  # servers allow less: max_lease, max_delay
-BEATS: Final = 3  # extensions in the time of one lease
-
-_log: Final = logging.getLogger("kestreld.client")
+T = TypeVar("T")
 
 
 class ClusterLease:
@@ -55,27 +43,27 @@ class ClusterLease:
         heartbeat: bool = False,
         was_waited_for: bool = False,
     ) -> None:
-        """`sent_at_ms`: the time on the monotonic clock just before the request was sent.
-
-        Of an item that was waited for longer than for a beat, it is too early: the lease is counted from now, and as
-        the server has counted since a little earlier, the first beat is due at once.
-        """
-        self.item = opened.data
-        self.token = opened.id  # the number that confirms the item on this server
-        self.server = server.address
-        self.is_unsure = False
-        self._server = server
-        self._key = key
-        self._name = name
-        self._lease_ms = lease_ms
-        came_at_ms = now_ms()
-        self._is_late = was_waited_for and came_at_ms - sent_at_ms > lease_ms // BEATS  # the first beat is due
-        self._until_ms = (came_at_ms if self._is_late else sent_at_ms) + lease_ms  # by our clock
+        """The parameters are those of LeaseCalls."""
+        self._calls = LeaseCalls(server, key, name, opened, lease_ms, sent_at_ms, was_waited_for=was_waited_for)
         self._has_heartbeat = heartbeat
         self._heartbeat: Heartbeat | None = None
-        self._pauses_ms = pauses_ms()  # between beats that fail
-        self._is_ended = False
-        self._is_gone = False  # the server has said that it does not know the token
+
+    @property
+    def item(self) -> bytes:
+        return self._calls.item
+
+    @property
+    def token(self) -> int:
+        """The number that confirms the item on its server."""
+        return self._calls.token
+
+    @property
+    def server(self) -> str:
+        return self._calls.server.address
+
+    @property
+    def is_unsure(self) -> bool:
+        return self._calls.is_unsure
 
     @property
     def is_lost(self) -> bool:
@@ -83,18 +71,17 @@ class ClusterLease:
 
         In the latter case the item can be confirmed as long as nobody has taken it.
         """
-        return self._is_gone or (not self._is_ended and now_ms() >= self._until_ms)
+        return self._calls.is_lost
 
     # Its end
 
     def confirm(self) -> bool:
         """Confirm the item: it is done."""
-        return self._end(lambda connection: connection.confirm(self._key, self.token))
+        return self._ended(self._calls.confirm())
 
     def give_back(self, delay: float = 0) -> bool:
         """Return the item, before others, or to be delivered after `delay` seconds. Not a failure."""
-        delay_ms = checks.seconds_ms(delay, "delay", SPAN_MS_MAX)
-        return self._end(lambda connection: connection.give_back(self._key, self.token, delay_ms))
+        return self._ended(self._calls.give_back(checks.seconds_ms(delay, "delay", SPAN_MS_MAX)))
 
     def fail(self, *, reason: str | None = None) -> bool:
         """Return the item as failed: it waits according to the queue's `retry_delays`, or is delivered again at once,
@@ -103,85 +90,31 @@ class ClusterLease:
         The queue remembers the `reason`, a line of at most 200 bytes, if it has `retry_delays` or `max_retries`. An
         older server refuses a reason.
         """
-        failure = checks.reason(reason, "reason")
-        return self._end(lambda connection: connection.fail(self._key, self.token, failure))
+        return self._ended(self._calls.fail(checks.reason(reason, "reason")))
 
     def give_back_once(self) -> bool:
         """Return the item as `give_back` does, without repeating that: its holder must not wait for a server."""
-        return self._end(lambda connection: connection.give_back(self._key, self.token), repeats=False)
+        return self._ended(self._calls.give_back_once())
 
-    def _end(self, ask: Callable[[ClientConnection], bool], *, repeats: bool = True) -> bool:
-        def ask_and_note(connection: ClientConnection) -> bool:
-            try:
-                return ask(connection)
-            except KestrelError as problem:
-                self.is_unsure = self.is_unsure or _may_be_done(problem)
-                raise
-
+    def _ended(self, call: PoolCall[Server, T]) -> T:
         self._stop_beating()
-        is_good = self._asked(ask_and_note, repeats=repeats)
-        self.is_unsure = self.is_unsure and not is_good
-        self._is_gone = self._is_gone or not (is_good or self.is_unsure or self._is_ended)
-        self._is_ended = True
-        return is_good
+        return carry_out(call, _take)
 
     # Its time
 
     def extend(self, seconds: float) -> bool:
         """Let the lease last `seconds` from now, even if that is shorter."""
-        lease_ms = lease_span_ms(seconds)
-        return self._asked(lambda connection: self._extended(connection, lease_ms))
-
-    def _extended(self, connection: ClientConnection, lease_ms: int) -> bool:
-        until_ms = now_ms() + lease_ms
-        self._until_ms = min(self._until_ms, until_ms)  # as long as there is no answer
-        is_good = connection.extend(self._key, self.token, lease_ms)
-        if is_good:
-            self._until_ms = until_ms
-        else:
-            self._is_gone = self._is_gone or not (self.is_unsure or self._is_ended)
-        return is_good
-
-    def _asked(self, ask: Callable[[ClientConnection], bool], *, repeats: bool = True) -> bool:
-        """Return the server's answer, if need be after asking again until the time of the lease is over."""
-        pauses = pauses_ms()
-        while True:
-            try:
-                return self._server.asked(ask, is_urgent=True)
-            except KestrelError as problem:
-                left_ms = self._until_ms - now_ms()
-                if not repeats or left_ms <= 0 or not _may_pass(problem):
-                    raise
-            Event().wait(min(next(pauses), left_ms) / 1000)
-
-    # The heartbeat
+        return carry_out(self._calls.extend(lease_span_ms(seconds)), _take)
 
     def beating(self) -> Heartbeat:
         """Return a heartbeat for a `with` block, which extends the lease until the end of the block or of the lease."""
         weakly = ref(self)
 
         def beat() -> float | None:  # stops when the lease is garbage
-            return None if (lease := weakly()) is None else lease._beat()
+            return None if (lease := weakly()) is None else carry_out(lease._calls.beat(), _take)
 
-        self._heartbeat = Heartbeat(f"heartbeat of {self.token} of {self._name}", beat, self._next_beat_s())
+        self._heartbeat = Heartbeat(f"heartbeat of {self.token} of {self._calls.name}", beat, self._calls.next_beat_s())
         return self._heartbeat
-
-    def _next_beat_s(self) -> float:
-        since_ms = self._until_ms - self._lease_ms
-        return 0 if self._is_late else max(since_ms + self._lease_ms // BEATS - now_ms(), 1) / 1000
-
-    def _beat(self) -> float | None:
-        """Extend the lease. Return the seconds until the next beat is due; None = the lease is over, or lost."""
-        try:
-            is_good = self._server.asked(lambda connection: self._extended(connection, self._lease_ms), is_urgent=True)
-        except KestrelError as problem:
-            left_ms = self._until_ms - now_ms()
-            if left_ms > 0:
-                return min(next(self._pauses_ms), left_ms) / 1000
-            _log.warning("%s: the lease %d is over and was not extended: %s", self._name, self.token, problem)
-            return None
-        self._is_late, self._pauses_ms = False, pauses_ms()
-        return self._next_beat_s() if is_good else None
 
     def _stop_beating(self) -> None:
         if self._heartbeat is not None:
@@ -197,64 +130,20 @@ class ClusterLease:
                 is_begun = True
             finally:
                 if not is_begun:
-                    self._end_failed_block(self.give_back_once)
+                    self._ended(self._calls.end_block(KeyboardInterrupt))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop_beating()
-        if self._is_ended:
-            return
-        if kind is None:
-            self._must_be_confirmed()
-        else:
-            self._end_failed_block(self.fail if issubclass(kind, Exception) else self.give_back_once)
-
-    def _must_be_confirmed(self) -> None:
-        if self._is_gone:
-            raise LeaseLost(self._name)
-        try:
-            is_confirmed = self.confirm()
-        except KestrelError as problem:
-            if not _may_pass(problem):
-                raise
-            words = "done, or lost" if self.is_unsure else "the lease was over before the item could be confirmed"
-            raise LeaseLost(self._name, f"{words}: {problem}", is_unsure=self.is_unsure) from problem
-        if not is_confirmed:
-            raise LeaseLost(self._name, UNSURE if self.is_unsure else "", is_unsure=self.is_unsure)
-
-    def _end_failed_block(self, end: Callable[[], bool]) -> None:
-        """End the lease. A failure is only logged: the exception that led here says more."""
-        try:
-            end()
-        except KestrelError as problem:
-            _log.warning(
-                "%s: the item of the lease %d comes again when that is over: %s", self._name, self.token, problem
-            )
+        self._ended(self._calls.end_block(kind))
 
     def __repr__(self) -> str:
-        return f"<ClusterLease {self.token} of {self._name!r} on {self.server}>"
+        return f"<ClusterLease {self.token} of {self._calls.name!r} on {self.server}>"
 
 
-UNSURE: Final = "done, or lost: a request to confirm the item was not answered, and then its token was not known"
-
-
-def _may_pass(problem: KestrelError) -> bool:
-    """Return True if the server may answer otherwise when it is asked again."""
-    if isinstance(problem, LoginRefused):
-        return "SERVER_ERROR" in problem.reason  # too many logins: all its clients come back at once
-    if isinstance(problem, ServerUnfit):  # too many clients, or a disk that fails
-        return not isinstance(problem, UnexpectedReply) and not problem.reason.startswith("corrupt ")
-    return isinstance(problem, (ServersAway, ConnectionLost))
-
-
-def _may_be_done(problem: KestrelError) -> bool:
-    """Return True if the server may have done what it was asked for."""
-    return isinstance(problem, ConnectionLost) or (
-        isinstance(problem, ServerUnfit) and problem.reason.startswith("journal ")
-    )
-
-
-def lease_span_ms(seconds: float) -> int:
-    return checks.seconds_ms(seconds, "seconds", SPAN_MS_MAX, 1)
+def _take(step: Step[Server]) -> object:
+    """Do a step in this thread."""
+    if isinstance(step, Pause):
+        return Event().wait(step.seconds)
+    return step.server.asked(step.do, is_urgent=step.is_urgent)

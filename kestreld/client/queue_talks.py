@@ -4,12 +4,13 @@ A talk yields each request and is sent the answer, or has the error thrown into 
 QueueTalks for each connection, as they remember what its server knows.
 """
 
+import logging
 import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from kestreld import errors
-from kestreld.client.blocks import text
+from kestreld import checks, errors
+from kestreld.client.blocks import parse_blocks, text
 from kestreld.client.calls import Call
 from kestreld.client.items import OpenItem
 from kestreld.client.replies import Reply
@@ -19,6 +20,8 @@ QUEUE_BYTES_MAX: Final = 250
 _UNSENDABLE: Final = re.compile(rb"[\s\0/]")
 _BLANK: Final = re.compile(rb"[\s\0]")
 _ENCODED_IN_KEYS: Final = re.compile(rb"[^!-$&-.0-~]")  # blanks, %, / and all beyond ASCII
+_log: Final = logging.getLogger("kestreld.client")
+ERRORS: Final = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
 _NOT_ALLOWED: Final = b"CLIENT_ERROR not allowed"
 
 
@@ -37,6 +40,7 @@ class Answer(NamedTuple):
     header: bytes
 
 
+NEXT: Final = Request(b"")  # nothing is sent: the server has more to say
 Talk = Call[Request, T]
 
 
@@ -133,6 +137,25 @@ class QueueTalks:
             raise errors.UnexpectedReply(self.address, text(last_header))
         return OpenItem(reply[0], int(header[2]), int(header[4]) if with_id else 0)
 
+    def take(self, queue: bytes, wait_ms: int = 0) -> Talk[bytes | None]:
+        """Take the head item. It is confirmed once it has arrived, so that it is not lost on the way; None = none.
+
+        That is not repeated if there is no answer: the item, which its caller has, may be delivered again.
+        """
+        opened = yield from self.fetch_item(queue, b"/open", wait_ms)
+        if opened is None:
+            return None
+        try:
+            yield from self.fetch_item(queue, b"/close")
+        except errors.ConnectionLost as lost:
+            _log.warning("an item of %s may be delivered again: %s", text(queue), lost)
+        return opened.data
+
+    def peek(self, queue: bytes, wait_ms: int = 0) -> Talk[bytes | None]:
+        """Return the head item without taking it. None if there is none."""
+        shown = yield from self.fetch_item(queue, b"/peek", wait_ms)
+        return None if shown is None else shown.data
+
     # Items with a time or an owner of their own
 
     def need_leases(self, queue: bytes) -> Talk[None]:
@@ -196,6 +219,19 @@ class QueueTalks:
 
     # Queues
 
+    def queue_stats(self, queue: bytes) -> Talk[dict[str, int | str]]:
+        """Return a queue's counters, by name; empty if there is no such queue."""
+        lines: list[bytes] = []
+        reply = (yield Request(b"dump_stats %b\r\n" % checked_key(queue))).reply
+        while reply != ():
+            if isinstance(reply, tuple) or reply.startswith(ERRORS):
+                raise refusal(self.address, reply, b"dump_stats")
+            lines.append(reply)
+            reply = (yield NEXT).reply
+        blocks = parse_blocks(b"\n".join(lines) + b"\n")  # an old Kestrel's are all queues
+        found = next((one for one in blocks if one["queue"] == text(queue)), {})
+        return {name: value for name, value in found.items() if name != "queue"}
+
     def flush(self, queue: bytes) -> Talk[None]:
         """Discard the items of a queue."""
         yield from self.ask(b"flush " + checked_key(queue), b"END")
@@ -212,3 +248,18 @@ class QueueTalks:
         if isinstance(line, tuple) or line not in answers:
             raise refusal(self.address, reply, command.split()[0])
         return line
+
+
+def sendable(data: bytes, expiry: int) -> bytes:
+    """Return an item as bytes to send. Raises InvalidType for anything but bytes."""
+    checks.data(data, "item")
+    checks.whole(expiry, "expiry", -checks.FAR_MS)  # a time in the past is allowed
+    return bytes(data)
+
+
+def queue_key(name: str) -> bytes:
+    """Return a queue's name as a command has it. Raises BadQueueName for one that would mean something else there."""
+    key = checks.text(name, "queue name", may_be_empty=True).encode("utf-8", "surrogateescape")
+    if not key or any(byte <= 32 or byte in b"/~.\x7f" for byte in key):
+        raise errors.BadQueueName(f"{name!r} is not a queue name: it is empty or has a blank or one of / ~ . in it")
+    return key

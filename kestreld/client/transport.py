@@ -20,14 +20,13 @@ from kestreld.client.access import (
 )
 from kestreld.client.blocks import text
 from kestreld.client.calls import carry_out
-from kestreld.client.queue_talks import Answer, Request, Talk, refusal
+from kestreld.client.queue_talks import ERRORS, Answer, Request, Talk, refusal
 from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
 from kestreld.forks import restart_in_child
 
 T = TypeVar("T")
 BLOCK_RECEIVE_BYTES: Final = 1 << 20
 CLOSED: Final = "it closed the connection"
-_ERRORS: Final = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
 # Commands that change nothing on any kind of server.
 _HARMLESS: Final = (b"version", b"stats", b"dump_")
 _BLOCK_STARTS: Final = (b"STAT ", b"queue '", b"END")
@@ -106,7 +105,8 @@ class Transport:
             nonlocal has_begun
             has_begun = True
             with self._guarded(request.wait_ms):
-                self._send(request.data)
+                if request.data:
+                    self._send(request.data)
                 return Answer(self._reply(), self._parser.header)
 
         try:
@@ -137,7 +137,7 @@ class Transport:
         reply = self._reply()
         if reply == ():
             return b"END"
-        if isinstance(reply, tuple) or reply.startswith(_ERRORS):
+        if isinstance(reply, tuple) or reply.startswith(ERRORS):
             raise self._refusal(reply, verb)
         return reply
 
@@ -205,7 +205,7 @@ class Transport:
         if reply == b"ERROR":
             raise errors.OtherServer(self.address, "it is a cache")
         while reply != ():
-            if not isinstance(reply, bytes) or reply.startswith(_ERRORS):
+            if not isinstance(reply, bytes) or reply.startswith(ERRORS):
                 raise self._refusal(reply, b"dump_stats")
             reply = self._reply()
 

@@ -9,7 +9,8 @@ from typing import Final
 from weakref import WeakSet
 
 from kestreld import checks
-from kestreld.client.connection import WAIT_MS_MAX, ClientConnection, queue_key, sendable
+from kestreld.client.connection import WAIT_MS_MAX, ClientConnection
+from kestreld.client.queue_talks import queue_key, sendable
 from kestreld.client.server import OpenRead, Waiting
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, SpoolUnusable

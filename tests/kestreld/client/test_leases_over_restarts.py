@@ -13,7 +13,7 @@ from weakref import ref
 import pytest
 
 from kestreld.client import ClusterLease, ClusterQueue, ConnectionLost, KestrelCluster, ServersAway
-from kestreld.client import lease as lease_module
+from kestreld.client import lease_calls as lease_module
 from kestreld.errors import LeaseLost
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.forwarder import Forwarder
@@ -108,8 +108,8 @@ def test_a_heartbeat_goes_on_over_a_kill_with_the_same_token(
         daemon.kill()
         until(lambda: "is away" in caplog.text, "a beat that finds no server")
         daemon.start()
-        until_ms = lease._until_ms
-        until(lambda: lease._until_ms > until_ms, "a beat that finds it again")
+        until_ms = lease._calls.until_ms
+        until(lambda: lease._calls.until_ms > until_ms, "a beat that finds it again")
         with KestrelCluster([daemon.address]) as other:
             assert other.queue("work").lease(LONG_S) is None
         assert not lease.is_lost
@@ -316,6 +316,6 @@ def test_an_item_that_was_waited_for_is_extended_at_once(lasting: Daemon, monkey
         queue.put(b"job")
         lease = found.result(LONG_S)
         assert lease is not None
-        assert lease._is_late
+        assert lease._calls.is_late
         with lease:
-            until(lambda: not lease._is_late, "the first beat")
+            until(lambda: not lease._calls.is_late, "the first beat")

@@ -113,7 +113,7 @@ def drained(address: str, name: str) -> list[bytes]:
 
 def give_time(cluster: KestrelCluster, daemon: Daemon) -> None:
     """This server is sound, and on a busy machine it answers in its own time."""
-    (server,) = [server for server in cluster._pool._servers if server.address == daemon.address]
+    (server,) = [server for server in cluster._pool.calls.servers if server.address == daemon.address]
     server._timeout_ms = LONG_S * 1000
 
 

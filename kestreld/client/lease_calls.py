@@ -1,0 +1,199 @@
+"""LeaseCalls: the rules of a leased item: what is asked of its server, how often, and what the answers mean.
+
+Its calls do no I/O: see calls.py.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from kestreld import checks
+from kestreld.client.calls import Pause
+from kestreld.client.heartbeat import pauses_ms
+from kestreld.client.items import OpenItem
+from kestreld.client.pool_calls import AnyServer, Ask, PoolCall, now_ms, talking
+from kestreld.client.queue_talks import QueueTalks, Talk
+from kestreld.errors import (
+    ConnectionLost,
+    KestrelError,
+    LeaseLost,
+    LoginRefused,
+    ServersAway,
+    ServerUnfit,
+    UnexpectedReply,
+)
+
+SPAN_MS_MAX: Final = 366 * 86_400_000  # servers allow less: max_lease, max_delay
+BEATS: Final = 3  # extensions in the time of one lease
+UNSURE: Final = "done, or lost: a request to confirm the item was not answered, and then its token was not known"
+
+_log: Final = logging.getLogger("kestreld.client")
+S = TypeVar("S", bound=AnyServer)
+
+
+class LeaseCalls(Generic[S]):
+    """A leased item until its end, as ClusterLease documents it. Whoever has it stops the heartbeat before an end."""
+
+    def __init__(
+        self,
+        server: S,
+        key: bytes,
+        name: str,
+        opened: OpenItem,
+        lease_ms: int,
+        sent_at_ms: int,
+        *,
+        was_waited_for: bool = False,
+    ) -> None:
+        """`sent_at_ms`: the time on the monotonic clock just before the request was sent.
+
+        Of an item that was waited for longer than for a beat, it is too early: the lease is counted from now, and as
+        the server has counted since a little earlier, the first beat is due at once.
+        """
+        self.item = opened.data
+        self.token = opened.id
+        self.server = server
+        self.name = name
+        self.is_unsure = False
+        self.is_ended = False
+        self._key = key
+        self._lease_ms = lease_ms
+        came_at_ms = now_ms()
+        self.is_late = was_waited_for and came_at_ms - sent_at_ms > lease_ms // BEATS  # the first beat is due
+        self.until_ms = (came_at_ms if self.is_late else sent_at_ms) + lease_ms  # by our clock
+        self._pauses_ms = pauses_ms()  # between beats that fail
+        self._is_gone = False  # the server has said that it does not know the token
+
+    @property
+    def is_lost(self) -> bool:
+        """True if somebody else may have the item."""
+        return self._is_gone or (not self.is_ended and now_ms() >= self.until_ms)
+
+    # Its end
+
+    def confirm(self) -> PoolCall[S, bool]:
+        return self._end(lambda talks: talks.confirm(self._key, self.token))
+
+    def give_back(self, delay_ms: int = 0) -> PoolCall[S, bool]:
+        return self._end(lambda talks: talks.give_back(self._key, self.token, delay_ms))
+
+    def fail(self, failure: str = "") -> PoolCall[S, bool]:
+        return self._end(lambda talks: talks.fail(self._key, self.token, failure))
+
+    def give_back_once(self) -> PoolCall[S, bool]:
+        """`give_back` without repeating it: its holder must not wait for a server."""
+        return self._end(lambda talks: talks.give_back(self._key, self.token), repeats=False)
+
+    def _end(self, talk_of: Callable[[QueueTalks], Talk[bool]], *, repeats: bool = True) -> PoolCall[S, bool]:
+        def attempt() -> PoolCall[S, bool]:
+            try:
+                is_good: bool = yield Ask(self.server, talking(talk_of), is_urgent=True)
+            except KestrelError as problem:
+                self.is_unsure = self.is_unsure or _may_be_done(problem)
+                raise
+            return is_good
+
+        is_good = yield from self._repeated(attempt, repeats=repeats)
+        self.is_unsure = self.is_unsure and not is_good
+        self._is_gone = self._is_gone or not (is_good or self.is_unsure or self.is_ended)
+        self.is_ended = True
+        return is_good
+
+    def end_block(self, failure: type[BaseException] | None) -> PoolCall[S, None]:
+        """End the lease at the end of a block: confirm the item, or say that it has failed, or give it back.
+
+        Raises LeaseLost if the block has succeeded and the item may be somebody else's. That an item could not be given
+        back is only logged: the exception that led here says more.
+        """
+        if self.is_ended:
+            return
+        if failure is None:
+            yield from self._must_be_confirmed()
+            return
+        try:
+            yield from self.fail() if issubclass(failure, Exception) else self.give_back_once()
+        except KestrelError as problem:
+            _log.warning(
+                "%s: the item of the lease %d comes again when that is over: %s", self.name, self.token, problem
+            )
+
+    def _must_be_confirmed(self) -> PoolCall[S, None]:
+        if self._is_gone:
+            raise LeaseLost(self.name)
+        try:
+            is_confirmed = yield from self.confirm()
+        except KestrelError as problem:
+            if not _may_pass(problem):
+                raise
+            words = "done, or lost" if self.is_unsure else "the lease was over before the item could be confirmed"
+            raise LeaseLost(self.name, f"{words}: {problem}", is_unsure=self.is_unsure) from problem
+        if not is_confirmed:
+            raise LeaseLost(self.name, UNSURE if self.is_unsure else "", is_unsure=self.is_unsure)
+
+    # Its time
+
+    def extend(self, lease_ms: int) -> PoolCall[S, bool]:
+        return self._repeated(lambda: self._extended(lease_ms))
+
+    def _extended(self, lease_ms: int) -> PoolCall[S, bool]:
+        until_ms = now_ms() + lease_ms
+        self.until_ms = min(self.until_ms, until_ms)  # as long as there is no answer
+        talk = talking(lambda talks: talks.extend(self._key, self.token, lease_ms))
+        is_good: bool = yield Ask(self.server, talk, is_urgent=True)
+        if is_good:
+            self.until_ms = until_ms
+        else:
+            self._is_gone = self._is_gone or not (self.is_unsure or self.is_ended)
+        return is_good
+
+    def _repeated(self, attempt: Callable[[], PoolCall[S, bool]], *, repeats: bool = True) -> PoolCall[S, bool]:
+        """Return the server's answer, if need be after asking again until the time of the lease is over."""
+        pauses = pauses_ms()
+        while True:
+            try:
+                return (yield from attempt())
+            except KestrelError as problem:
+                left_ms = self.until_ms - now_ms()
+                if not repeats or left_ms <= 0 or not _may_pass(problem):
+                    raise
+            yield Pause(min(next(pauses), left_ms) / 1000)
+
+    # The heartbeat
+
+    def next_beat_s(self) -> float:
+        """Return the seconds until the next beat is due."""
+        since_ms = self.until_ms - self._lease_ms
+        return 0 if self.is_late else max(since_ms + self._lease_ms // BEATS - now_ms(), 1) / 1000
+
+    def beat(self) -> PoolCall[S, float | None]:
+        """Extend the lease. Return the seconds until the next beat is due; None = the lease is over, or lost."""
+        try:
+            is_good = yield from self._extended(self._lease_ms)
+        except KestrelError as problem:
+            left_ms = self.until_ms - now_ms()
+            if left_ms > 0:
+                return min(next(self._pauses_ms), left_ms) / 1000
+            _log.warning("%s: the lease %d is over and was not extended: %s", self.name, self.token, problem)
+            return None
+        self.is_late, self._pauses_ms = False, pauses_ms()
+        return self.next_beat_s() if is_good else None
+
+
+def _may_pass(problem: KestrelError) -> bool:
+    """Return True if the server may answer otherwise when it is asked again."""
+    if isinstance(problem, LoginRefused):
+        return "SERVER_ERROR" in problem.reason  # too many logins: all its clients come back at once
+    if isinstance(problem, ServerUnfit):  # too many clients, or a disk that fails
+        return not isinstance(problem, UnexpectedReply) and not problem.reason.startswith("corrupt ")
+    return isinstance(problem, (ServersAway, ConnectionLost))
+
+
+def _may_be_done(problem: KestrelError) -> bool:
+    """Return True if the server may have done what it was asked for."""
+    return isinstance(problem, ConnectionLost) or (
+        isinstance(problem, ServerUnfit) and problem.reason.startswith("journal ")
+    )
+
+
+def lease_span_ms(seconds: float) -> int:
+    return checks.seconds_ms(seconds, "seconds", SPAN_MS_MAX, 1)
