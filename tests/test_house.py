@@ -54,7 +54,7 @@ TOP_LEVEL_FOLDERS: Final = frozenset(
 )
 # Module -> the rooms of kestreld that may import it. All others get disk, network, time and chance handed in.
 MAY_IMPORT: Final = {
-    "asyncio": ("client/async_jobs.py", "daemon.py", "server/", "library/answer.py"),
+    "asyncio": ("client/async_", "daemon.py", "server/", "library/answer.py"),
     "concurrent": ("server/bus/host_names.py", "server/cpu_worker.py", "library/"),
     "threading": ("client/", "disk_threads.py", "library/", "recipes/waiting.py"),
     "signal": ("daemon.py",),

@@ -6,6 +6,7 @@ docs/library.md describes the use of queues, docs/jobs.md that of jobs.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kestreld.client.async_cluster import AsyncClusterLease, AsyncClusterQueue, AsyncKestrelCluster
     from kestreld.client.async_jobs import AsyncJobClient
     from kestreld.client.cluster import KestrelCluster
     from kestreld.client.job_commands import Job
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from kestreld.errors import ConnectionLost, JobRefused, ServerRefused, ServersAway
 
 __all__ = [
+    "AsyncClusterLease",
+    "AsyncClusterQueue",
     "AsyncJobClient",
+    "AsyncKestrelCluster",
     "ClusterLease",
     "ClusterQueue",
     "ConnectionLost",
@@ -35,7 +39,10 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     homes = {
+        "AsyncClusterLease": "kestreld.client.async_cluster",
+        "AsyncClusterQueue": "kestreld.client.async_cluster",
         "AsyncJobClient": "kestreld.client.async_jobs",
+        "AsyncKestrelCluster": "kestreld.client.async_cluster",
         "Job": "kestreld.client.job_commands",
         "JobClient": "kestreld.client.jobs",
         "KestrelCluster": "kestreld.client.cluster",

@@ -10,8 +10,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from kestreld import checks
+from kestreld.client.calls import carry_out
+from kestreld.client.queue_talks import Answer, QueueTalks
 from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
-from kestreld.errors import InvalidType, InvalidValue, LoginRefused, UnexpectedReply
+from kestreld.errors import InvalidType, InvalidValue, UnexpectedReply
 
 if TYPE_CHECKING:
     import ssl
@@ -34,7 +36,6 @@ _TCP_OPTIONS: Final = (
         if hasattr(socket, name)  # not on every system
     ),
 )
-UNAUTHENTICATED: Final = b"CLIENT_ERROR unauthenticated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,23 +162,12 @@ def set_tcp_options(connected: socket.socket) -> None:
 
 
 def log_in(connected: socket.socket, server: str, login: Login) -> None:
-    """Log in with memcached's text command, if the server requires a login.
-
-    The server is asked first: without a required login the password would be stored as an item. Conversely, an item
-    would be taken for the password: `Transport` asks before it sends one.
-    """
-    if not login.user:
-        return
-    try:
-        if _ask(connected, b"version\r\n") != UNAUTHENTICATED:
-            return
-        token = b"%b %b" % (login.user.encode("utf-8", "surrogateescape"), login.secret)
-        answer = _ask(connected, b"set login 0 0 %d\r\n%b\r\n" % (len(token), token))
-    except UnparsableReply as error:
-        raise UnexpectedReply(server, str(error)) from error
-    if answer != b"STORED":
-        words = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else "an item"
-        raise LoginRefused(server, f"{login.user}: {words.removeprefix('CLIENT_ERROR ')}")
+    """Log in if there is a user and the server requires that. `Transport` asks before it sends anything else."""
+    if login.user:
+        try:
+            carry_out(QueueTalks(server).enter(login), lambda request: Answer(_ask(connected, request.data), b""))
+        except UnparsableReply as error:
+            raise UnexpectedReply(server, str(error)) from error
 
 
 def connect(
@@ -211,7 +201,7 @@ def _ask(connected: socket.socket, request: bytes) -> Reply:
     raise ConnectionResetError(0, "closed before it answered")
 
 
-def is_quiet(connected: socket.socket) -> bool:
+def is_quiet(connected: "socket.socket") -> bool:
     """Return True if nothing has arrived unasked: neither the end of the connection nor a last message."""
     poll = select.poll()
     poll.register(connected, select.POLLIN)

@@ -4,21 +4,20 @@
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from kestreld.client.access import RECEIVE_BYTES, Login, ServerAddress, set_tcp_options
+from kestreld.client.access import Login
+from kestreld.client.async_transport import AsyncTransport
 from kestreld.client.calls import Pause, carry_out_in_loop, documented
 from kestreld.client.job_calls import IDLE_MAX, Ask, JobCall, JobCalls, JobFace, JobStep
 from kestreld.client.job_commands import Job, JobCommand
 from kestreld.client.job_connection import JOBS_PORT_DEFAULT, NodeHello, introduce, read_values, result_of
-from kestreld.client.resp import RespReader, RespValue, Word, request
-from kestreld.client.transport import reason_of
-from kestreld.errors import ConnectionLost, KestrelError, ServersAway
+from kestreld.client.resp import RespReader, RespValue, request
+from kestreld.errors import KestrelError
 
 J = TypeVar("J")
 T = TypeVar("T")
@@ -234,100 +233,35 @@ async def _beat(client: AsyncJobClient, job: Job, over: asyncio.Event) -> None:
         pause_s = await client._beat(job)
 
 
-class AsyncJobConnection:
+class AsyncJobConnection(AsyncTransport[RespValue]):
     """JobConnection for an event loop."""
 
-    def __init__(
-        self, address: str, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], timeout_ms: int
-    ) -> None:
+    port_default = JOBS_PORT_DEFAULT
+
+    def _begin(self) -> None:
         self.hello = NodeHello("")
-        self._address = address
-        self._incoming, self._outgoing = streams
-        self._timeout_ms = timeout_ms
         self._reader = RespReader()
-        self._values: deque[RespValue] = deque()
 
-    @classmethod
-    async def open(cls, address: str, login: Login, timeout_ms: int) -> Self:
-        """Connect to a node and introduce this client. Raises ServersAway, LoginRefused or ServerUnfit."""
-        place = ServerAddress.parse(address, JOBS_PORT_DEFAULT)
-        connection: Self | None = None
-        is_in = False
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                if place.path:
-                    streams = await asyncio.open_unix_connection(place.path)
-                else:
-                    context = login.context if login.uses_tls(place) else None
-                    streams = await asyncio.open_connection(place.host, place.port, ssl=context)
-                connection = cls(address, streams, timeout_ms)
-                if not place.path:
-                    set_tcp_options(streams[1].get_extra_info("socket"))
-                await connection._introduce(login)
-            is_in = True
-            return connection
-        except OSError as error:
-            raise ServersAway({address: _reason_of(error, timeout_ms)}) from error
-        finally:
-            if connection is not None and not is_in:
-                connection.close()
+    def _read(self, data: bytes) -> list[RespValue]:
+        return read_values(self.address, self._reader, data)
 
-    async def _introduce(self, login: Login) -> None:
-        introduction = introduce(self._address, login)
+    async def _enter(self, login: Login) -> None:
+        introduction = introduce(self.address, login)
         words = next(introduction)
         try:
             while True:
-                words = introduction.send(await self._exchange(words))
+                words = introduction.send(await self._exchange(request(words)))
         except StopIteration as ended:
             self.hello = ended.value
 
-    @property
-    def is_usable(self) -> bool:
-        """True if, as far as can be told, the server is still at the other end."""
-        return not self._incoming.at_eof() and not self._outgoing.is_closing()
-
     async def ask(self, command: JobCommand[T]) -> T:
         """Send a command and return its result."""
-        wait_ms = self._timeout_ms + command.wait_ms
-        try:
-            async with asyncio.timeout(wait_ms / 1000):
-                reply = await self._exchange(command.words)
-        except OSError as error:
-            raise ConnectionLost(self._address, _reason_of(error, wait_ms)) from error
-        return result_of(self._address, command, reply)
+        return result_of(self.address, command, await self.answer(request(command.words), command.wait_ms))
 
     async def last_result(self, command: JobCommand[list[Job]]) -> list[Job]:
         """Return jobs that the node may have sent before it learns that nobody waits, and close the connection."""
         try:
-            if not self._outgoing.can_write_eof():
-                return []
-            async with asyncio.timeout(self._timeout_ms / 1000):
-                self._outgoing.write_eof()
-                while data := await self._incoming.read(RECEIVE_BYTES):
-                    self._values += read_values(self._address, self._reader, data)
-            return result_of(self._address, command, self._values.popleft()) if self._values else []
-        except (OSError, KestrelError):
+            values = await self.last_values()
+            return result_of(self.address, command, values[0]) if values else []
+        except KestrelError:
             return []
-        finally:
-            self.close()
-
-    async def _exchange(self, words: Iterable[Word]) -> RespValue:
-        self._outgoing.write(request(list(words)))
-        await self._outgoing.drain()
-        while not self._values:
-            data = await self._incoming.read(RECEIVE_BYTES)
-            if not data:
-                raise ConnectionResetError(0, "it closed the connection")
-            self._values += read_values(self._address, self._reader, data)
-        return self._values.popleft()
-
-    def close(self) -> None:
-        """Close at once; bytes on their way are lost."""
-        self._outgoing.transport.abort()
-
-
-def _reason_of(error: OSError, timeout_ms: int) -> str:
-    """Return the reason for an error, for which asyncio has texts of its own."""
-    if isinstance(error, TimeoutError):
-        return f"no answer within {timeout_ms} ms"
-    return "connection refused" if isinstance(error, ConnectionRefusedError) else reason_of(error)

@@ -1,51 +1,26 @@
 """KestrelCluster: several independent kestrelds used as one. Items go to, and come from, any of them."""
 
-from collections.abc import Iterable
 from random import Random
 from types import TracebackType
 
-from kestreld import checks
-from kestreld.client.access import checked_addresses, checked_login
+from kestreld.client.access import Login
+from kestreld.client.cluster_face import ClusterFace
 from kestreld.client.connection import ClientConnection
 from kestreld.client.pool import ServerPool
 from kestreld.client.queue import ClusterQueue
 from kestreld.client.server import Server
 
 
-class KestrelCluster:
+class KestrelCluster(ClusterFace):
     """A client of kestrelds. Threads may share it, and so may forked processes: each has connections of its own.
 
     Servers that are away are skipped and tried again, at longer and longer intervals. Every operation raises
     ServersAway once all servers have been away for `patience_ms`; a read also raises it when its own wait is over.
     """
 
-    def __init__(
-        self,
-        servers: Iterable[str],
-        *,
-        user: str = "",
-        password: str = "",
-        tls: bool = False,
-        ca: str = "",
-        cert: str = "",
-        key: str = "",
-        timeout_ms: int = 5000,
-        patience_ms: int = 5000,
-        chance: Random | None = None,
-    ) -> None:
-        """`servers`: HOST:PORT, tls:HOST:PORT or unix:/PATH each. Does not connect yet.
-
-        Raises ValueError for an invalid address, OSError for certificate files that cannot be used.
-        """
-        patience_ms = checks.span_ms(patience_ms, "patience_ms")
-        login = checked_login(user, password, tls=tls, ca=ca, cert=cert, key=key)
-        checks.whole(timeout_ms, "timeout_ms", 1)
-        if chance is not None:
-            checks.instance(chance, Random, "chance")
-        addresses = checked_addresses(servers, login, "servers")
-        own = chance if chance is not None else Random()
-        made = [Server(address, login, timeout_ms, own) for address in addresses]
-        self._pool = ServerPool(made, patience_ms, own, is_chance_ours=chance is None)
+    def _begin(self, addresses: list[str], login: Login, timeout_ms: int, chance: Random, *, is_ours: bool) -> None:
+        servers = [Server(address, login, timeout_ms, chance) for address in addresses]
+        self._pool = ServerPool(servers, self._patience_ms, chance, is_chance_ours=is_ours)
 
     @property
     def patience_ms(self) -> int:

@@ -2,25 +2,17 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from random import Random
 from threading import Event
 from typing import Any, TypeVar
 
 from kestreld.client.calls import Pause, carry_out
 from kestreld.client.connection import ClientConnection
-from kestreld.client.pool_calls import Ask, PoolCall, PoolCalls, Step
+from kestreld.client.pool_calls import Open, PoolCall, PoolCalls, Step, Take
 from kestreld.client.server import Server, Waiting, event_in_child
 from kestreld.forks import restart_in_child
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Open(Ask[Server]):
-    """A step: open an item of the queue `key`. The outcome is an OpenRead, which keeps its connection, or None."""
-
-    key: bytes = b""
 
 
 class ServerPool:
@@ -65,6 +57,10 @@ class ServerPool:
             with self.waiting.on(connection) if step.wait_ms else nullcontext():
                 return step.do(connection)
 
-        if isinstance(step, Open):
-            return step.server.opened(step.key, do)
-        return step.server.asked(do, is_urgent=step.is_urgent)
+        if not isinstance(step, Open):
+            return step.server.asked(do, is_urgent=step.is_urgent)
+        opened = step.server.opened(step.key, do)
+        if opened is None or not isinstance(step, Take):
+            return opened
+        opened.close_in_hand()
+        return opened.item

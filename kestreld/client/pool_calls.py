@@ -47,13 +47,30 @@ S = TypeVar("S", bound=AnyServer)
 class Ask(Generic[S]):
     """A step: do something with a connection to the server, and return the result.
 
-    `is_urgent`: connect also to a server that is left out. `wait_ms`: for how long the server may wait.
+    `is_urgent`: connect also to a server that is left out. `wait_ms`: for how long the server may wait. `leases_from`:
+    the queue from which an item may be leased, which nobody has if the task is cancelled meanwhile.
     """
 
     server: S
     do: Callable[[Any], Any]
     wait_ms: int = 0
     is_urgent: bool = False
+    leases_from: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Open(Ask[S]):
+    """A step: open an item of the queue `key`. The outcome is an OpenRead, which keeps its connection, or None."""
+
+    key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Take(Open[S]):
+    """A step: open an item and confirm it once it has arrived. The outcome is the item, or None.
+
+    The confirmation is not repeated if there is no answer: the item, which its caller has, may be delivered again.
+    """
 
 
 def talking(talk_of: Callable[[QueueTalks], Talk[Any]]) -> Callable[[Any], Any]:

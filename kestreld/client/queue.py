@@ -7,8 +7,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 from kestreld import checks
 from kestreld.client.calls import documented
 from kestreld.client.lease import ClusterLease
-from kestreld.client.pool import Open, ServerPool
-from kestreld.client.pool_calls import PoolCall
+from kestreld.client.pool import ServerPool
+from kestreld.client.pool_calls import Open, PoolCall
 from kestreld.client.queue_calls import QueueCalls, checked_wait
 from kestreld.client.server import OpenRead, Server
 
@@ -103,8 +103,4 @@ class ClusterQueue:
             opened.close_in_hand()
 
     def _open(self, wait_ms: int | None) -> OpenRead | None:
-        def open_at(server: Server, turn_ms: int) -> Open:
-            key = self._calls.key
-            return Open(server, lambda there: there.fetch(key, b"/open", turn_ms), turn_ms, key=key)
-
-        return self._servers.carry_out(self._servers.calls.first(open_at, wait_ms))  # type: ignore[no-any-return]
+        return self._servers.carry_out(self._calls.opened(Open, wait_ms))  # type: ignore[no-any-return]

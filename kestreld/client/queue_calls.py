@@ -6,7 +6,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from kestreld import checks
 from kestreld.client.items import EXPIRY_RELATIVE_S_MAX, OpenItem
 from kestreld.client.lease_calls import SPAN_MS_MAX, lease_span_ms
-from kestreld.client.pool_calls import AnyServer, Ask, PoolCall, PoolCalls, now_ms, talking
+from kestreld.client.pool_calls import AnyServer, Ask, Open, PoolCall, PoolCalls, Take, now_ms, talking
 from kestreld.client.queue_talks import QueueTalks, Talk, queue_key, sendable
 from kestreld.clock import Clock
 from kestreld.errors import InvalidValue, ServersAway
@@ -81,17 +81,24 @@ class QueueCalls(Generic[S]):
         An item is confirmed after it has arrived, so that none is lost on the way. That is not repeated if there is no
         answer: the item, which its caller has, may then be delivered again, as the log says.
         """
-        return self._first(lambda talks, turn_ms: talks.take(self.key, turn_ms), checked_wait(wait_ms, timeout))
+        return self.opened(Take, checked_wait(wait_ms, timeout))
+
+    def opened(self, kind: type[Open[S]], wait_ms: int | None) -> PoolCall[S, Any]:
+        """Return the outcome of the first step of this kind that has one."""
+
+        def step_of(server: S, turn_ms: int) -> Open[S]:
+            fetch = talking(lambda talks: talks.fetch(self.key, b"/open", turn_ms))
+            return kind(server, fetch, turn_ms, key=self.key)
+
+        return self._pool.first(step_of, wait_ms)
 
     def peek(self, wait_ms: int | None = 0, *, timeout: float | None = None) -> PoolCall[S, bytes | None]:
         """Return a head item of any server without taking it. None if there is none."""
-        return self._first(lambda talks, turn_ms: talks.peek(self.key, turn_ms), checked_wait(wait_ms, timeout))
 
-    def _first(self, talk_of: Any, wait_ms: int | None) -> PoolCall[S, Any]:
         def step_of(server: S, turn_ms: int) -> Ask[S]:
-            return Ask(server, talking(lambda talks: talk_of(talks, turn_ms)), turn_ms)
+            return Ask(server, talking(lambda talks: talks.fetch(self.key, b"/peek", turn_ms)), turn_ms)
 
-        return self._pool.first(step_of, wait_ms)
+        return self._pool.first(step_of, checked_wait(wait_ms, timeout))
 
     def lease(
         self, seconds: float, wait_ms: int | None, timeout: float | None, by: str | None
@@ -106,7 +113,7 @@ class QueueCalls(Generic[S]):
                 opened = yield from talks.lease(self.key, lease_ms, turn_ms, holder)
                 return None if opened is None else Leased(server, opened, lease_ms, sent_at_ms, turn_ms > 0)
 
-            return Ask(server, talking(lease), turn_ms)
+            return Ask(server, talking(lease), turn_ms, leases_from=self.key)
 
         return self._pool.first(step_of, checked_wait(wait_ms, timeout))
 

@@ -4,10 +4,9 @@ A talk yields each request and is sent the answer, or has the error thrown into 
 QueueTalks for each connection, as they remember what its server knows.
 """
 
-import logging
 import re
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from kestreld import checks, errors
 from kestreld.client.blocks import parse_blocks, text
@@ -15,12 +14,15 @@ from kestreld.client.calls import Call
 from kestreld.client.items import OpenItem
 from kestreld.client.replies import Reply
 
+if TYPE_CHECKING:
+    from kestreld.client.access import Login
+
 T = TypeVar("T")
 QUEUE_BYTES_MAX: Final = 250
 _UNSENDABLE: Final = re.compile(rb"[\s\0/]")
 _BLANK: Final = re.compile(rb"[\s\0]")
 _ENCODED_IN_KEYS: Final = re.compile(rb"[^!-$&-.0-~]")  # blanks, %, / and all beyond ASCII
-_log: Final = logging.getLogger("kestreld.client")
+UNAUTHENTICATED: Final = b"CLIENT_ERROR unauthenticated"
 ERRORS: Final = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
 _NOT_ALLOWED: Final = b"CLIENT_ERROR not allowed"
 
@@ -89,6 +91,22 @@ class QueueTalks:
         self._knows_leases = False  # as far as it has been asked
         self._knows_holders: bool | None = None  # None = not asked yet
 
+    def enter(self, login: "Login") -> Talk[None]:
+        """Log in on a new connection, with memcached's text command, if the server requires that.
+
+        The server is asked first: without a required login the password would be stored as an item, and with one an
+        item would be taken for the password.
+        """
+        if (yield Request(b"version\r\n")).reply != UNAUTHENTICATED:
+            return
+        if not login.user:
+            raise errors.LoginRefused(self.address, "unauthenticated")
+        token = b"%b %b" % (login.user.encode("utf-8", "surrogateescape"), login.secret)
+        answer = (yield Request(b"set login 0 0 %d\r\n%b\r\n" % (len(token), token))).reply
+        if answer != b"STORED":
+            words = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else "an item"
+            raise errors.LoginRefused(self.address, f"{login.user}: {words.removeprefix('CLIENT_ERROR ')}")
+
     def is_stored(self, reply: Reply) -> bool:
         """Return the result of a put. Raises the refusal that it may be."""
         if reply == b"STORED":
@@ -137,24 +155,10 @@ class QueueTalks:
             raise errors.UnexpectedReply(self.address, text(last_header))
         return OpenItem(reply[0], int(header[2]), int(header[4]) if with_id else 0)
 
-    def take(self, queue: bytes, wait_ms: int = 0) -> Talk[bytes | None]:
-        """Take the head item. It is confirmed once it has arrived, so that it is not lost on the way; None = none.
-
-        That is not repeated if there is no answer: the item, which its caller has, may be delivered again.
-        """
-        opened = yield from self.fetch_item(queue, b"/open", wait_ms)
-        if opened is None:
-            return None
-        try:
-            yield from self.fetch_item(queue, b"/close")
-        except errors.ConnectionLost as lost:
-            _log.warning("an item of %s may be delivered again: %s", text(queue), lost)
-        return opened.data
-
-    def peek(self, queue: bytes, wait_ms: int = 0) -> Talk[bytes | None]:
-        """Return the head item without taking it. None if there is none."""
-        shown = yield from self.fetch_item(queue, b"/peek", wait_ms)
-        return None if shown is None else shown.data
+    def fetch(self, queue: bytes, options: bytes = b"", wait_ms: int = 0) -> Talk[bytes | None]:
+        """Return the data of `fetch_item`."""
+        item = yield from self.fetch_item(queue, options, wait_ms)
+        return None if item is None else item.data
 
     # Items with a time or an owner of their own
 
@@ -217,17 +221,21 @@ class QueueTalks:
         yield from self.need_leases(queue)
         return (yield from self.ask(b"delete " + word, b"DELETED", b"NOT_FOUND")) == b"DELETED"
 
-    # Queues
+    # Queues and the server
+
+    def server_stats(self) -> Talk[dict[str, int | str]]:
+        """Return the server's own counters, by name."""
+        counters: dict[str, int | str] = {}
+        for line in (yield from self._lines(b"stats")):
+            _, name, value = (line + b"  ").split(b" ", 2)
+            value = value[:-2]
+            is_number = name != b"version" and value.isdigit()
+            counters[text(name)] = int(value) if is_number else text(value)
+        return {name: value for name, value in counters.items() if name and not name.startswith("queue_")}
 
     def queue_stats(self, queue: bytes) -> Talk[dict[str, int | str]]:
         """Return a queue's counters, by name; empty if there is no such queue."""
-        lines: list[bytes] = []
-        reply = (yield Request(b"dump_stats %b\r\n" % checked_key(queue))).reply
-        while reply != ():
-            if isinstance(reply, tuple) or reply.startswith(ERRORS):
-                raise refusal(self.address, reply, b"dump_stats")
-            lines.append(reply)
-            reply = (yield NEXT).reply
+        lines = yield from self._lines(b"dump_stats " + checked_key(queue))
         blocks = parse_blocks(b"\n".join(lines) + b"\n")  # an old Kestrel's are all queues
         found = next((one for one in blocks if one["queue"] == text(queue)), {})
         return {name: value for name, value in found.items() if name != "queue"}
@@ -240,6 +248,17 @@ class QueueTalks:
         """Delete a queue. False = there was none; an old Kestrel, or `compat: kestrel-1`, does not say."""
         answers = (b"DELETED", b"NOT_FOUND", b"END")
         return (yield from self.ask(b"delete " + checked_key(queue), *answers)) != b"NOT_FOUND"
+
+    def _lines(self, command: bytes) -> Talk[list[bytes]]:
+        """Send a command and return the lines up to END."""
+        lines: list[bytes] = []
+        reply = (yield Request(command + b"\r\n")).reply
+        while reply != ():
+            if isinstance(reply, tuple) or reply.startswith(ERRORS):
+                raise refusal(self.address, reply, command.split()[0])
+            lines.append(reply)
+            reply = (yield NEXT).reply
+        return lines
 
     def ask(self, command: bytes, *answers: bytes) -> Talk[bytes]:
         """Send a command and return its one-line reply, which is one of `answers`."""

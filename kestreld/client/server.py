@@ -38,6 +38,19 @@ def event_in_child(event: Event) -> Event:
     return own
 
 
+def absence_of(address: str, problem: KestrelError, timeout_ms: int) -> tuple[Callable[[], KestrelError], str] | None:
+    """Return what to raise while a server is left out, and why, if a failure means that it is; else None."""
+    if isinstance(problem, ServersAway):
+        reason = problem.reasons[address]
+        return partial(ServersAway, problem.reasons), reason
+    if isinstance(problem, ConnectionLost) and isinstance(problem.__cause__, TimeoutError):
+        reason = f"no answer within {timeout_ms} ms"
+        return partial(ServersAway, {address: reason}), reason
+    if isinstance(problem, ServerUnfit) and not problem.is_of_queue:
+        return partial(ServerUnfit, address, problem.reason), problem.reason
+    return None
+
+
 class Server:
     """One server. Any number of threads may use it at once: each has a connection to itself while it needs one."""
 
@@ -81,23 +94,16 @@ class Server:
         try:
             connection.connect()
             return connection
-        except ServersAway as away:
-            self._leave_out(partial(ServersAway, away.reasons), away.reasons[self.address])
-            raise
-        except ServerUnfit as unfit:
-            self._leave_out(partial(ServerUnfit, self.address, unfit.reason), unfit.reason)
+        except KestrelError as problem:
+            if (absence := absence_of(self.address, problem, self._timeout_ms)) is not None:
+                self._leave_out(*absence)
             raise
 
     def note(self, problem: KestrelError) -> None:
         """Note a failed command. A server that does not answer, or refuses everything, is left out."""
-        if isinstance(problem, ConnectionLost) and isinstance(problem.__cause__, TimeoutError):
-            reason = f"no answer within {self._timeout_ms} ms"
-            self._leave_out(partial(ServersAway, {self.address: reason}), reason)
-        elif isinstance(problem, ServerUnfit) and not problem.is_of_queue:
-            self._leave_out(partial(ServerUnfit, self.address, problem.reason), problem.reason)
-        else:
-            return
-        self._close_idle()
+        if (absence := absence_of(self.address, problem, self._timeout_ms)) is not None:
+            self._leave_out(*absence)
+            self._close_idle()
 
     def _leave_out(self, problem: Callable[[], KestrelError], reason: str) -> None:
         """Leave the server out until it answers a thread that tries it: no operation waits for that."""

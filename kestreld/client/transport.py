@@ -10,7 +10,6 @@ from kestreld import errors
 from kestreld.client.access import (
     PORT_DEFAULT,
     RECEIVE_BYTES,
-    UNAUTHENTICATED,
     Login,
     Socket,
     connect,
@@ -20,7 +19,7 @@ from kestreld.client.access import (
 )
 from kestreld.client.blocks import text
 from kestreld.client.calls import carry_out
-from kestreld.client.queue_talks import ERRORS, Answer, Request, Talk, refusal
+from kestreld.client.queue_talks import ERRORS, UNAUTHENTICATED, Answer, Request, Talk, refusal
 from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
 from kestreld.forks import restart_in_child
 

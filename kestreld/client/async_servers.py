@@ -1,0 +1,188 @@
+"""One server of several in an event loop: its free connections, and the times at which it is tried while away."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, Final, TypeVar
+
+from kestreld.client.access import Login
+from kestreld.client.async_transport import AsyncTransport
+from kestreld.client.blocks import text
+from kestreld.client.calls import carry_out_in_loop
+from kestreld.client.pool_calls import Ask, Take, now_ms, talking
+from kestreld.client.queue_talks import Answer, QueueTalks, Request, Talk
+from kestreld.client.replies import ReplyParser, UnparsableReply
+from kestreld.client.server import DELAY_MS, DELAY_MS_MAX, IDLE_MAX, absence_of
+from kestreld.errors import ConnectionLost, KestrelError, ServersAway, ServerUnfit, UnexpectedReply
+
+T = TypeVar("T")
+_log: Final = logging.getLogger("kestreld.client")
+
+
+class AsyncQueueConnection(AsyncTransport[Answer]):
+    """Connection to a server with queues."""
+
+    def _begin(self) -> None:
+        self.talks = QueueTalks(self.address)
+        self._parser = ReplyParser()
+
+    def _read(self, data: bytes) -> list[Answer]:
+        try:
+            return [Answer(reply, self._parser.header) for reply in self._parser.feed(data)]
+        except UnparsableReply as error:
+            raise UnexpectedReply(self.address, str(error)) from error
+
+    async def _enter(self, login: Login) -> None:
+        await carry_out_in_loop(self.talks.enter(login), self._take)
+
+    async def carry_out(self, talk: Talk[T]) -> T:
+        return await carry_out_in_loop(talk, self._take)
+
+    async def _take(self, request: Request) -> Answer:
+        return await self.answer(request.data, request.wait_ms)
+
+    async def last_token(self) -> int:
+        """Return the token of an item that was leased for a task which is gone, and close the connection; 0 = none."""
+        for answer in await self.last_values():
+            if isinstance(answer.reply, tuple) and answer.reply:
+                token = answer.header.split(b" ")[-1]
+                return int(token) if token.isdigit() else 0
+        return 0
+
+
+class AsyncServer:
+    """One server. Each task has a connection to itself while it needs one."""
+
+    def __init__(self, address: str, login: Login, timeout_ms: int, chance: Random) -> None:
+        self.address = address
+        self._login = login
+        self._timeout_ms = timeout_ms
+        self._chance = chance
+        self._is_closed = False
+        self._idle: list[AsyncQueueConnection] = []
+        self._waiting: set[AsyncQueueConnection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # that give back what came for cancelled tasks
+        self._trying: asyncio.Task[None] | None = None
+        self._problem: Callable[[], KestrelError] | None = None  # while it is left out
+        self._delay_ms = 0
+        self._next_try_at_ms = 0
+
+    @property
+    def next_try_at_ms(self) -> int:
+        """Time of the next try on the monotonic clock, ms; 0 = the server is not left out."""
+        return self._next_try_at_ms if self._problem is not None else 0
+
+    async def asked(self, step: Ask["AsyncServer"]) -> Any:
+        """Return the outcome of a step. Raises ServersAway, ServerUnfit, or what the step raises."""
+        connection = await self._connection(is_urgent=step.is_urgent)
+        if step.wait_ms:
+            self._waiting.add(connection)
+        is_done = is_late = False
+        outcome: Any = None
+        try:
+            outcome = await step.do(connection)
+            is_done = True
+        except KestrelError as problem:
+            self._note(problem)
+            raise
+        except asyncio.CancelledError:
+            is_late = bool(step.leases_from) and not self._is_closed
+            raise
+        finally:  # even if the task is cancelled: its reply would be taken for the next one's
+            self._waiting.discard(connection)
+            if is_done and outcome is not None and isinstance(step, Take):
+                self._spawn(self._confirm(connection, step.key))
+            elif is_done:
+                self._keep(connection)
+            elif is_late:
+                self._spawn(self._give_back(connection, step.leases_from))
+            else:
+                connection.close()
+        return outcome
+
+    def _keep(self, connection: AsyncQueueConnection) -> None:
+        if self._is_closed or len(self._idle) >= IDLE_MAX:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _confirm(self, connection: AsyncQueueConnection, queue: bytes) -> None:
+        """Confirm an item that its task already has: nothing that is cancelled meanwhile can lose it."""
+        try:
+            await connection.carry_out(connection.talks.fetch(queue, b"/close"))
+            self._keep(connection)
+        except KestrelError as problem:
+            connection.close()
+            self._note(problem)
+            _log.warning("an item of %s may be delivered again: %s", text(queue), problem)
+
+    async def _give_back(self, connection: AsyncQueueConnection, queue: bytes) -> None:
+        """Give back an item that was leased for a task which was cancelled meanwhile."""
+        if token := await connection.last_token():
+            talk = talking(lambda talks: talks.give_back(queue, token))
+            try:
+                await self.asked(Ask(self, talk, is_urgent=True))
+            except KestrelError as problem:
+                _log.warning("an item leased for a cancelled task comes again when its lease is over: %s", problem)
+
+    async def _connection(self, *, is_urgent: bool) -> AsyncQueueConnection:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable:
+                return connection
+            connection.close()
+        if self._problem is not None and not is_urgent:
+            raise self._problem()
+        try:
+            return await AsyncQueueConnection.open(self.address, self._login, self._timeout_ms)
+        except KestrelError as problem:
+            self._note(problem)
+            raise
+
+    def _note(self, problem: KestrelError) -> None:
+        """Note a failure. A server that does not answer, or refuses everything, is left out until a try succeeds."""
+        absence = absence_of(self.address, problem, self._timeout_ms)
+        if absence is None:
+            return
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+        if self._problem is None and not self._is_closed:
+            self._problem, reason = absence
+            _log.warning("%s is away: %s", self.address, reason)
+            self._plan(DELAY_MS)
+            self._trying = asyncio.create_task(self._try_again(), name=f"trying {self.address}")
+
+    def _plan(self, delay_ms: int) -> None:
+        self._delay_ms = min(delay_ms, DELAY_MS_MAX)
+        # Clients that have lost it at the same moment come back at different ones.
+        self._next_try_at_ms = now_ms() + round(self._delay_ms * self._chance.uniform(0.5, 1))
+
+    async def _try_again(self) -> None:
+        """Try the server until it is back."""
+        while self._problem is not None:
+            await asyncio.sleep(max(self._next_try_at_ms - now_ms(), 0) / 1000)
+            try:
+                connection = await AsyncQueueConnection.open(self.address, self._login, self._timeout_ms)
+            except (ServersAway, ServerUnfit, ConnectionLost):
+                self._plan(2 * self._delay_ms)
+            else:
+                self._problem = None
+                self._idle.append(connection)
+                _log.info("%s is back", self.address)
+
+    async def close(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._is_closed = True
+        if self._trying is not None:
+            self._trying.cancel()
+        for connection in [*self._idle, *self._waiting]:
+            connection.close()
+        self._idle.clear()

@@ -1,0 +1,115 @@
+"""One connection to a server in an event loop: sends requests, reads replies, and raises KestrelErrors for failures."""
+
+import asyncio
+from collections import deque
+from typing import Generic, Self, TypeVar
+
+from kestreld.client.access import PORT_DEFAULT, RECEIVE_BYTES, Login, ServerAddress, is_quiet, set_tcp_options
+from kestreld.client.transport import reason_of
+from kestreld.errors import ConnectionLost, KestrelError, ServersAway
+
+V = TypeVar("V")  # a reply
+
+
+class AsyncTransport(Generic[V]):
+    """Connection on which one task at a time asks for something. Whoever is interrupted there closes it."""
+
+    port_default = PORT_DEFAULT  # for addresses without a port
+
+    def __init__(
+        self, address: str, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], timeout_ms: int
+    ) -> None:
+        self.address = address
+        self._incoming, self._outgoing = streams
+        self._timeout_ms = timeout_ms
+        self._values: deque[V] = deque()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what reads replies."""
+        raise NotImplementedError
+
+    def _read(self, data: bytes) -> list[V]:
+        """Return the replies that are complete. Raises UnexpectedReply."""
+        raise NotImplementedError
+
+    async def _enter(self, login: Login) -> None:
+        """Introduce this client, and log in."""
+        raise NotImplementedError
+
+    @classmethod
+    async def open(cls, address: str, login: Login, timeout_ms: int) -> Self:
+        """Connect and log in. Raises ServersAway, LoginRefused or ServerUnfit."""
+        place = ServerAddress.parse(address, cls.port_default)
+        connection: Self | None = None
+        is_in = False
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                if place.path:
+                    streams = await asyncio.open_unix_connection(place.path)
+                else:
+                    context = login.context if login.uses_tls(place) else None
+                    streams = await asyncio.open_connection(place.host, place.port, ssl=context)
+                connection = cls(address, streams, timeout_ms)
+                if not place.path:
+                    set_tcp_options(streams[1].get_extra_info("socket"))
+                await connection._enter(login)
+            is_in = True
+            return connection
+        except OSError as error:
+            raise ServersAway({address: _reason_of(error, timeout_ms)}) from error
+        finally:
+            if connection is not None and not is_in:
+                connection.close()
+
+    @property
+    def is_usable(self) -> bool:
+        """True if, as far as can be told, the server is still at the other end."""
+        is_open = not self._incoming.at_eof() and not self._outgoing.is_closing()
+        return is_open and is_quiet(self._outgoing.get_extra_info("socket"))
+
+    async def answer(self, data: bytes, wait_ms: int = 0) -> V:
+        """Send a request and return the reply; the server may take `wait_ms` beyond the time-out."""
+        most_ms = self._timeout_ms + wait_ms
+        try:
+            async with asyncio.timeout(most_ms / 1000):
+                return await self._exchange(data)
+        except OSError as error:
+            raise ConnectionLost(self.address, _reason_of(error, most_ms)) from error
+
+    async def _exchange(self, data: bytes) -> V:
+        if data:
+            self._outgoing.write(data)
+            await self._outgoing.drain()
+        while not self._values:
+            received = await self._incoming.read(RECEIVE_BYTES)
+            if not received:
+                raise ConnectionResetError(0, "it closed the connection")
+            self._values += self._read(received)
+        return self._values.popleft()
+
+    async def last_values(self) -> list[V]:
+        """Return what the server may have sent before it learns that nobody waits, and close the connection."""
+        try:
+            if not self._outgoing.can_write_eof():
+                return []
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                self._outgoing.write_eof()
+                while data := await self._incoming.read(RECEIVE_BYTES):
+                    self._values += self._read(data)
+            return [*self._values]
+        except (OSError, KestrelError):
+            return []
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close at once; bytes on their way are lost."""
+        self._outgoing.transport.abort()
+
+
+def _reason_of(error: OSError, timeout_ms: int) -> str:
+    """Return the reason for an error, for which asyncio has texts of its own."""
+    if isinstance(error, TimeoutError):
+        return f"no answer within {timeout_ms} ms"
+    return "connection refused" if isinstance(error, ConnectionRefusedError) else reason_of(error)
