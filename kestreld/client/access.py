@@ -165,7 +165,10 @@ def log_in(connected: socket.socket, server: str, login: Login) -> None:
     """Log in if there is a user and the server requires that. `Transport` asks before it sends anything else."""
     if login.user:
         try:
-            carry_out(QueueTalks(server).enter(login), lambda request: Answer(_ask(connected, request.data), b""))
+            carry_out(
+                QueueTalks(server).enter(login.user, lambda: login.secret),
+                lambda request: Answer(_ask(connected, request.data), b""),
+            )
         except UnparsableReply as error:
             raise UnexpectedReply(server, str(error)) from error
 

@@ -1,4 +1,4 @@
-"""AsyncKestrelCluster: several independent kestrelds used as one, with asyncio. `cluster` has the same for threads."""
+"""AsyncKestrelCluster: several independent kestrelds used as one, from asyncio."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -34,7 +34,7 @@ class AsyncQueueConnection(AsyncTransport[Answer]):
             raise UnexpectedReply(self.address, str(error)) from error
 
     async def _enter(self, login: Login) -> None:
-        await carry_out_in_loop(self.talks.enter(login), self._take)
+        await carry_out_in_loop(self.talks.enter(login.user, lambda: login.secret), self._take)
 
     async def carry_out(self, talk: Talk[T]) -> T:
         return await carry_out_in_loop(talk, self._take)

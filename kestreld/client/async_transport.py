@@ -1,4 +1,4 @@
-"""One connection to a server in an event loop: sends requests, reads replies, and raises KestrelErrors for failures."""
+"""AsyncTransport: one connection to a server in an event loop."""
 
 import asyncio
 from collections import deque

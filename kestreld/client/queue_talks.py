@@ -5,17 +5,15 @@ QueueTalks for each connection, as they remember what its server knows.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from kestreld import checks, errors
 from kestreld.client.blocks import parse_blocks, text
 from kestreld.client.calls import Call
 from kestreld.client.items import OpenItem
 from kestreld.client.replies import Reply
-
-if TYPE_CHECKING:
-    from kestreld.client.access import Login
 
 T = TypeVar("T")
 QUEUE_BYTES_MAX: Final = 250
@@ -91,7 +89,7 @@ class QueueTalks:
         self._knows_leases = False  # as far as it has been asked
         self._knows_holders: bool | None = None  # None = not asked yet
 
-    def enter(self, login: "Login") -> Talk[None]:
+    def enter(self, user: str, secret: Callable[[], bytes]) -> Talk[None]:
         """Log in on a new connection, with memcached's text command, if the server requires that.
 
         The server is asked first: without a required login the password would be stored as an item, and with one an
@@ -99,13 +97,13 @@ class QueueTalks:
         """
         if (yield Request(b"version\r\n")).reply != UNAUTHENTICATED:
             return
-        if not login.user:
+        if not user:
             raise errors.LoginRefused(self.address, "unauthenticated")
-        token = b"%b %b" % (login.user.encode("utf-8", "surrogateescape"), login.secret)
+        token = b"%b %b" % (user.encode("utf-8", "surrogateescape"), secret())
         answer = (yield Request(b"set login 0 0 %d\r\n%b\r\n" % (len(token), token))).reply
         if answer != b"STORED":
             words = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else "an item"
-            raise errors.LoginRefused(self.address, f"{login.user}: {words.removeprefix('CLIENT_ERROR ')}")
+            raise errors.LoginRefused(self.address, f"{user}: {words.removeprefix('CLIENT_ERROR ')}")
 
     def is_stored(self, reply: Reply) -> bool:
         """Return the result of a put. Raises the refusal that it may be."""

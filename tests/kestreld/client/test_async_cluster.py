@@ -1,4 +1,4 @@
-"""AsyncKestrelCluster against real servers: the same as KestrelCluster, for tasks, and what becomes of cancelled ones."""
+"""AsyncKestrelCluster against real servers: what KestrelCluster does, for tasks, some of which are cancelled."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
