@@ -11,7 +11,7 @@ from kestreld.client.access import Login
 from kestreld.client.async_servers import AsyncServer
 from kestreld.client.calls import Pause, carry_out_in_loop, documented
 from kestreld.client.cluster_face import ClusterFace
-from kestreld.client.lease_calls import SPAN_MS_MAX, LeaseCalls, lease_span_ms
+from kestreld.client.lease_calls import SPAN_MS_MAX, LeaseCalls, LeaseFace, lease_span_ms
 from kestreld.client.pool_calls import PoolCall, PoolCalls, Step, talking
 from kestreld.client.queue_calls import QueueCalls
 
@@ -131,36 +131,14 @@ class AsyncClusterQueue:
         return AsyncClusterLease(calls, has_heartbeat=heartbeat)
 
 
-class AsyncClusterLease:
+class AsyncClusterLease(LeaseFace[AsyncServer]):
     """ClusterLease for an event loop: its methods are awaited, and its block is `async with`."""
 
     def __init__(self, calls: LeaseCalls[AsyncServer], *, has_heartbeat: bool) -> None:
-        self._calls = calls
+        super().__init__(calls)
         self._has_heartbeat = has_heartbeat
         self._over = asyncio.Event()
         self._heartbeat: asyncio.Task[None] | None = None
-
-    @property
-    def item(self) -> bytes:
-        return self._calls.item
-
-    @property
-    def token(self) -> int:
-        """The number that confirms the item on its server."""
-        return self._calls.token
-
-    @property
-    def server(self) -> str:
-        return self._calls.server.address
-
-    @property
-    def is_unsure(self) -> bool:
-        return self._calls.is_unsure
-
-    @property
-    def is_lost(self) -> bool:
-        """True if somebody else may have the item: its server has said so, or the time of the lease is over."""
-        return self._calls.is_lost
 
     async def confirm(self) -> bool:
         """Confirm the item: it is done."""
@@ -205,9 +183,6 @@ class AsyncClusterLease:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._ended(self._calls.end_block(kind))
-
-    def __repr__(self) -> str:
-        return f"<AsyncClusterLease {self.token} of {self._calls.name!r} on {self.server}>"
 
 
 async def _take(step: Step[AsyncServer]) -> object:

@@ -1,21 +1,33 @@
 """Commands of queues on one connection, to a kestreld or an old Kestrel, and the meaning of their replies."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from kestreld import errors
 from kestreld.client.access import Login
 from kestreld.client.blocks import QueueBlock, parse_blocks, text
+from kestreld.client.calls import documented
 from kestreld.client.items import OpenItem, PutItem, RepairAnswer
-from kestreld.client.queue_talks import QueueTalks, checked_key, put_options
+from kestreld.client.queue_talks import QueueTalks, Talk, checked_key, put_options
 from kestreld.client.replies import Reply
 from kestreld.client.transport import Transport
 
+P = ParamSpec("P")
+T = TypeVar("T")
 WAIT_MS_MAX: Final = 3_600_000  # of one command; longer waits repeat it
 REPAIR_MS: Final = 86_400_000  # a repair or an undo reads and writes whole journals
 _ESCAPED: Final = re.compile(r"\\x([0-9a-f]{2})")  # in names of queues of jobs
+
+
+def _by_talk(talk: Callable[Concatenate[QueueTalks, P], Talk[T]]) -> "Callable[Concatenate[ClientConnection, P], T]":
+    """Make a talk a method, which carries it out."""
+
+    def method(self: "ClientConnection", /, *args: P.args, **options: P.kwargs) -> T:
+        return self.carry_out(talk(self.talks, *args, **options))
+
+    return documented(method, talk)
 
 
 class ClientConnection(Transport):
@@ -35,12 +47,7 @@ class ClientConnection(Transport):
 
     # Items
 
-    def put(self, queue: bytes, data: bytes, expire_s: int = 0, *, delay_ms: int = 0, item_key: bytes = b"") -> bool:
-        """Put an item. False = the queue is full, or the item too large. `expire_s` as on the wire.
-
-        The item is delivered after `delay_ms`. If its `item_key` is known, it counts as stored already.
-        """
-        return self.carry_out(self.talks.put(queue, data, expire_s, delay_ms=delay_ms, item_key=item_key))
+    put = _by_talk(QueueTalks.put)
 
     def put_each(
         self, queue: bytes, items: Sequence[PutItem], *, item_key: bytes = b""
@@ -71,19 +78,8 @@ class ClientConnection(Transport):
                 is_stored = refusal
             yield is_stored
 
-    def fetch(self, queue: bytes, options: bytes = b"", wait_ms: int = 0) -> bytes | None:
-        """Return the data that `get` of a queue with options returns, waiting on the server. None = nothing.
-
-        Without options the item is taken. If the connection is lost it may be lost, too: to repeat that would hide it.
-        """
-        item = self.fetch_item(queue, options, wait_ms)
-        return None if item is None else item.data
-
-    def fetch_item(
-        self, queue: bytes, options: bytes = b"", wait_ms: int = 0, *, with_id: bool = False
-    ) -> OpenItem | None:
-        """Return an item like `fetch`, with its flags, and on request its id, which an old Kestrel does not know."""
-        return self.carry_out(self.talks.fetch_item(queue, options, wait_ms, with_id=with_id))
+    fetch = _by_talk(QueueTalks.fetch)
+    fetch_item = _by_talk(QueueTalks.fetch_item)
 
     def open_item(self, queue: bytes, *, close: bool = False, with_id: bool = False) -> OpenItem | None:
         """Take the head item and hold it open; with `close`, confirm the open item first. None if there is none."""
@@ -112,36 +108,13 @@ class ClientConnection(Transport):
 
     # Items with a time or an owner of their own
 
-    def need_leases(self, queue: bytes) -> None:
-        """Raise LeasesUnknown if the server knows no leases, delays or keys. The server is asked once."""
-        self.carry_out(self.talks.need_leases(queue))
-
-    def lease(self, queue: bytes, lease_ms: int, wait_ms: int = 0, by: str = "") -> OpenItem | None:
-        """Lease the head item for `lease_ms`; its `id` is the token that confirms it. None if there is none.
-
-        `by` is the holder's name, which a server that does not know holders by name is not told; "" = no name.
-        """
-        return self.carry_out(self.talks.lease(queue, lease_ms, wait_ms, by))
-
-    def confirm(self, queue: bytes, token: int) -> bool:
-        """Confirm a leased item. False = it was confirmed before, or somebody else has it."""
-        return self.carry_out(self.talks.confirm(queue, token))
-
-    def extend(self, queue: bytes, token: int, lease_ms: int) -> bool:
-        """Let the lease last `lease_ms` from now. False = it was over."""
-        return self.carry_out(self.talks.extend(queue, token, lease_ms))
-
-    def give_back(self, queue: bytes, token: int, delay_ms: int = 0) -> bool:
-        """Return a leased item, to be delivered now or after `delay_ms`; not a failure. False = the lease was over."""
-        return self.carry_out(self.talks.give_back(queue, token, delay_ms))
-
-    def fail(self, queue: bytes, token: int, reason: str = "") -> bool:
-        """Return a leased item as failed, with a reason. False = the lease was over."""
-        return self.carry_out(self.talks.fail(queue, token, reason))
-
-    def cancel(self, queue: bytes, item_key: bytes) -> bool:
-        """Drop the item that was put with a key, if it is not due yet. False = no such item is delayed."""
-        return self.carry_out(self.talks.cancel(queue, item_key))
+    need_leases = _by_talk(QueueTalks.need_leases)
+    lease = _by_talk(QueueTalks.lease)
+    confirm = _by_talk(QueueTalks.confirm)
+    extend = _by_talk(QueueTalks.extend)
+    give_back = _by_talk(QueueTalks.give_back)
+    fail = _by_talk(QueueTalks.fail)
+    cancel = _by_talk(QueueTalks.cancel)
 
     def keep_alive(self) -> None:
         """Keep an old Kestrel from closing this connection as idle."""
@@ -149,9 +122,7 @@ class ClientConnection(Transport):
 
     # Queues and the server
 
-    def flush(self, queue: bytes) -> None:
-        """Discard the items of a queue."""
-        self.carry_out(self.talks.flush(queue))
+    flush = _by_talk(QueueTalks.flush)
 
     def flush_all_queues(self) -> None:
         self._ask(b"flush_all", b"OK", b"Flushed all queues.")
@@ -163,9 +134,7 @@ class ClientConnection(Transport):
     def flush_all_expired(self) -> int:
         return int(self._match(b"flush_all_expired", rb"\d+")[0])
 
-    def delete_queue(self, queue: bytes) -> bool:
-        """Delete a queue. False = there was none; an old Kestrel, or `compat: kestrel-1`, does not say."""
-        return self.carry_out(self.talks.delete_queue(queue))
+    delete_queue = _by_talk(QueueTalks.delete_queue)
 
     def undo(self, queue: bytes) -> tuple[int, int] | None:
         """Restore the items of the latest flush or delete. Return counts restored and left, None = nothing to undo."""

@@ -9,14 +9,14 @@ from kestreld import checks
 from kestreld.client.calls import Pause, carry_out
 from kestreld.client.heartbeat import Heartbeat
 from kestreld.client.items import OpenItem
-from kestreld.client.lease_calls import SPAN_MS_MAX, LeaseCalls, lease_span_ms
+from kestreld.client.lease_calls import SPAN_MS_MAX, LeaseCalls, LeaseFace, lease_span_ms
 from kestreld.client.pool_calls import PoolCall, Step
 from kestreld.client.server import Server
 
 T = TypeVar("T")
 
 
-class ClusterLease:
+class ClusterLease(LeaseFace[Server]):
     """A leased item, until `confirm`, `give_back` or `fail`, or until its time is over, which counts as a failure.
 
     These three, and `extend`, do nothing and return False if the lease is over and somebody else has the item, or if
@@ -44,34 +44,9 @@ class ClusterLease:
         was_waited_for: bool = False,
     ) -> None:
         """The parameters are those of LeaseCalls."""
-        self._calls = LeaseCalls(server, key, name, opened, lease_ms, sent_at_ms, was_waited_for=was_waited_for)
+        super().__init__(LeaseCalls(server, key, name, opened, lease_ms, sent_at_ms, was_waited_for=was_waited_for))
         self._has_heartbeat = heartbeat
         self._heartbeat: Heartbeat | None = None
-
-    @property
-    def item(self) -> bytes:
-        return self._calls.item
-
-    @property
-    def token(self) -> int:
-        """The number that confirms the item on its server."""
-        return self._calls.token
-
-    @property
-    def server(self) -> str:
-        return self._calls.server.address
-
-    @property
-    def is_unsure(self) -> bool:
-        return self._calls.is_unsure
-
-    @property
-    def is_lost(self) -> bool:
-        """True if somebody else may have the item: its server has said so, or the time of the lease is over.
-
-        In the latter case the item can be confirmed as long as nobody has taken it.
-        """
-        return self._calls.is_lost
 
     # Its end
 
@@ -137,9 +112,6 @@ class ClusterLease:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended(self._calls.end_block(kind))
-
-    def __repr__(self) -> str:
-        return f"<ClusterLease {self.token} of {self._calls.name!r} on {self.server}>"
 
 
 def _take(step: Step[Server]) -> object:

@@ -179,6 +179,41 @@ class LeaseCalls(Generic[S]):
         return self.next_beat_s() if is_good else None
 
 
+class LeaseFace(Generic[S]):
+    """What is known of a leased item, without the means to carry out its calls."""
+
+    def __init__(self, calls: LeaseCalls[S]) -> None:
+        self._calls = calls
+
+    @property
+    def item(self) -> bytes:
+        return self._calls.item
+
+    @property
+    def token(self) -> int:
+        """The number that confirms the item on its server."""
+        return self._calls.token
+
+    @property
+    def server(self) -> str:
+        return self._calls.server.address
+
+    @property
+    def is_unsure(self) -> bool:
+        return self._calls.is_unsure
+
+    @property
+    def is_lost(self) -> bool:
+        """True if somebody else may have the item: its server has said so, or the time of the lease is over.
+
+        In the latter case the item can be confirmed as long as nobody has taken it.
+        """
+        return self._calls.is_lost
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.token} of {self._calls.name!r} on {self.server}>"
+
+
 def _may_pass(problem: KestrelError) -> bool:
     """Return True if the server may answer otherwise when it is asked again."""
     if isinstance(problem, LoginRefused):
