@@ -116,6 +116,13 @@ class JournalFailed(KestrelError):
         self.disk_full = disk_full
 
 
+class LedgerFull(KestrelError):
+    """A table on disk has as many entries as it may have: the operator must raise the limit, or entries be removed."""
+
+    def __init__(self, path: str, entries_max: int) -> None:
+        super().__init__(f"{path}: has {entries_max} entries, as many as it may have")
+
+
 class BadQueueName(KestrelError):
     """The name of a queue is invalid."""
 
