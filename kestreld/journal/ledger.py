@@ -29,14 +29,14 @@ MAGIC: Final = b"KESTRLED"
 VERSION: Final = 1
 CHANGES: Final = 1
 SYNC: Final = 5  # as in a journal
-LONG_BYTES: Final = 64 * 1024  # a file is not written anew for its length below this
+LONG_BYTES: Final = 64 * 1024
 _HEADER: Final = struct.Struct("<8sHHIQ")
 _CHECKSUM: Final = struct.Struct("<I")
 HEADER_BYTES: Final = _HEADER.size + _CHECKSUM.size
 _ENTRY: Final = struct.Struct("<II")
 _REMOVED: Final = 0xFFFFFFFF
 _U32: Final = 0xFFFFFFFF
-_ENTRIES_AT_ONCE: Final = 1000  # in one record of a file that is written anew
+_ENTRIES_AT_ONCE: Final = 1000  # about as many are in one record
 _ADVICE: Final = "; restore the file from a backup, or move it away to begin with an empty table, and restart"
 
 Changes = Mapping[bytes, bytes | None]  # key -> new value, None = remove it
@@ -53,19 +53,30 @@ class _Pending:
 
 
 class Ledger:
-    """A table of at most `entries_max` entries. What it shows is on disk; changes appear in it once they are.
+    """A table of at most `entries_max` entries. Changes appear in it once they are on disk.
 
     `problem` is why the file cannot be used, None = it can be: then the ledger is empty, takes no changes, and leaves
-    the file as it is. `doubt` is why the file must be written anew before its next change; "" = it need not be.
+    the file as it is. `doubt` is why the file must be written anew before its next change; "" = it need not be, and
+    all that the table shows is on disk. A file shorter than `long_bytes` is not written anew for its length.
     """
 
-    def __init__(self, files: FileLayer, path: str, entries_max: int, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        files: FileLayer,
+        path: str,
+        entries_max: int,
+        report: Callable[[str], None],
+        is_entry: Callable[[bytes, bytes], bool] = lambda key, value: True,
+    ) -> None:
+        """`report` logs problems. A file with an entry that `is_entry` says is none, of key and value, is damaged."""
         self.path = path
         self.entries_max = entries_max
         self.problem: JournalCorrupt | None = None
         self.doubt = ""
+        self.long_bytes = LONG_BYTES
         self._files = files
         self._report = report
+        self._is_entry = is_entry
         self._entries: dict[bytes, bytes] = {}  # key -> the entry as in the file
         self._entry_bytes = 0
         self._ahead: dict[bytes, tuple[bytes | None, int]] = {}  # pending: key -> latest value, number of changes
@@ -132,6 +143,8 @@ class Ledger:
             except JournalCorrupt as problem:
                 raise _damage(self.path, at, problem.reason) from problem
             self._report(f"{self.path}: torn tail of {len(content) - at} bytes left out from byte {at} on")
+        if (other := next((key for key, value in self.items() if not self._is_entry(key, value)), None)) is not None:
+            raise _damage(self.path, 0, f"an entry of another kind: {other[:80]!r}")
         self._file_bytes = at
         self._is_sealed = at == len(content) and record_type == SYNC
         self.doubt = "" if self._is_sealed else "not closed by a stop"
@@ -190,7 +203,7 @@ class Ledger:
         """Begin what is next, unless something is under way."""
         if self._is_busy:
             return
-        long_bytes = max(LONG_BYTES, 2 * (HEADER_BYTES + FRAME_BYTES + self._entry_bytes))
+        long_bytes = max(self.long_bytes, 2 * (HEADER_BYTES + FRAME_BYTES + self._entry_bytes))
         is_fit = self._file_bytes > 0 and not self.doubt
         if (self._waiting and not is_fit) or (is_fit and self._file_bytes > long_bytes):
             self._write_anew()
@@ -198,10 +211,15 @@ class Ledger:
             self._append()
 
     def _append(self) -> None:
-        batch, self._waiting = self._waiting, []
+        count, entries = 0, 0
+        while count < len(self._waiting) and entries < _ENTRIES_AT_ONCE:
+            entries += len(self._waiting[count].changes)
+            count += 1
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
         body = b"".join([_entry(key, value) for one in batch for key, value in one.changes.items()])
         if not body:
             self._made(batch)  # they only waited for the file to be written anew
+            self._go_on()
             return
         data = framed(CHANGES, body)
 
