@@ -207,6 +207,7 @@ OUR_SERVER: Final = (
 _MEASURED: Final = (
     Figure("", MS, "uptime_ms", "Seconds since the start.", "uptime_seconds"),
     Figure("", GAUGE, "queues", "Queues, children included.", "queues"),
+    Figure("", GAUGE, "len(collection.bindings)", "Bindings of exchanges to queues.", "bindings"),
 )
 OF_SERVER: Final = (*_MEASURED, *KESTREL_SERVER, *OUR_SERVER)
 # Of the cache, of memcached's figures.

@@ -29,6 +29,7 @@ from kestreld.journal.recovery import recover
 from kestreld.journal.replacement import BUILT, finish_repairs
 from kestreld.journal.segment import FOLDER_SUFFIX
 from kestreld.queues.agenda import Agenda
+from kestreld.queues.bindings import Bindings
 from kestreld.queues.closing import Closing
 from kestreld.queues.commit import GroupCommit
 from kestreld.queues.everywhere import Steps
@@ -67,6 +68,7 @@ class QueueCollection:
         self.open_files = OpenFiles()
         self.memory = Memory(config.max_memory_bytes)
         self.trash = Trash(files, clock, self.spool, lambda name: self.config.for_queue(name).trash_ms, report)
+        self.bindings = Bindings(files, self.spool, config.max_bindings, report)
         self.families: dict[str, Queue] = {}
         self.readers: dict[str, Reader] = {}
         self.broken: dict[str, JournalCorrupt] = {}  # families whose journal could not be recovered
@@ -334,6 +336,7 @@ class QueueCollection:
         self.commit.together = config.sync_together
         is_other_memory = self.memory.limit_bytes != config.max_memory_bytes
         self.memory.limit_bytes = config.max_memory_bytes
+        self.bindings.ledger.entries_max = config.max_bindings
         return self._configure_queues(
             is_other=(before.defaults, before.queues) != (config.defaults, config.queues),
             is_other_memory=is_other_memory,
@@ -373,6 +376,7 @@ class QueueCollection:
         `syncing` is called with the number of journals that are synced next, which may take as long again.
         """
         started_us = self.clock.stopwatch_us()
+        self.bindings.read()
         names = self._names()
         tell_at_us = self.clock.stopwatch_us() + PROGRESS_US if progress is not None else 0
         for read, name in enumerate(names):
@@ -563,6 +567,7 @@ class QueueCollection:
 
         For the arguments see `Closing`. This comes last, just before the lock is released.
         """
+        self.bindings.ledger.close()
         for queue in self.families.values() if until_us is None or self.clock.stopwatch_us() < until_us else ():
             self._note_leases(queue)
         closing = Closing(self.files, self.clock, self.commit.mark, self.report, fd, until_us)

@@ -127,6 +127,8 @@ def server_figures(collection: QueueCollection, stats: ServerStats, sums: Sums) 
     shown = [(one.key, value) for one, value in zip(OF_SERVER, values, strict=True) if one.key]
     if collection.config.compat is Compat.KESTREL_1:
         return shown[: len(KESTREL_SERVER)]
+    if collection.bindings:
+        shown.append(("bindings", len(collection.bindings)))
     if stats.admin_address:
         shown.append(("admin", stats.admin_address))
     return [*shown, *stats.of_cache(), *stats.of_jobs()]

@@ -1,4 +1,4 @@
-"""Long replies (STATS, DUMP_STATS, DUMP_JOB_QUEUES, DUMP_CONFIG), made piece by piece as the client reads.
+"""Long replies (STATS, DUMP_STATS, DUMP_JOB_QUEUES, DUMP_CONFIG, BINDINGS), made piece by piece as the client reads.
 
 Each is an iterator of pieces of text, and of None where other work may run. So the figures of two queues may be of
 different times; those of one queue are of one.
@@ -16,6 +16,7 @@ from kestreld.stats import Figures, ServerStats
 
 PIECE_BYTES: Final = 1 << 16
 SORTED_AT_ONCE: Final = 2048
+BINDINGS_AT_ONCE: Final = 512
 END: Final = "END\r\n"
 STOPPED: Final[Figures] = [("stopped", "1")]  # figures of a queue whose journal could not be read
 
@@ -50,6 +51,14 @@ def dump_config_report(collection: QueueCollection) -> Pieces:
     strict = collection.config.compat is Compat.KESTREL_1
     # Kestrel puts a line end between what it lists and END, even if it lists nothing.
     return _in_pieces("", _all_settings(collection), _block, nothing="\r\n" if strict else "")
+
+
+def bindings_report(collection: QueueCollection, exchange: bytes) -> Pieces:
+    """The bindings of an exchange as they are when this begins, or of all exchanges, each as of its turn; b"" = all."""
+    for keys in collection.bindings.of(exchange or None):
+        for first in range(0, len(keys), BINDINGS_AT_ONCE):
+            yield b"".join([b"BINDING %b\r\n" % key for key in keys[first : first + BINDINGS_AT_ONCE]])
+    yield END.encode()
 
 
 def _in_pieces(

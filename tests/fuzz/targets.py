@@ -16,6 +16,7 @@ from kestreld.journal.segment import MAGIC, segment_name
 from tests.fuzz.bus_target import cluster_bus
 from tests.fuzz.cache_target import cache_commands
 from tests.fuzz.forging import with_true_checksums
+from tests.fuzz.ledger_target import bindings_file
 from tests.fuzz.parser_target import memcache_parser
 from tests.support.clock import START_WALL_MS, FakeClock
 from tests.support.disque_here import DisqueHere
@@ -242,6 +243,7 @@ TARGETS: Final[dict[str, Target]] = {
     "cluster_bus": cluster_bus,
     "journal_reader": journal_reader,
     "kestrel_files": kestrel_files,
+    "bindings_file": bindings_file,
     "disque_aof": disque_aof,
     "config": config,
 }

@@ -29,15 +29,19 @@ TOO_LARGE: Final = 19  # a SET whose data was discarded: it is larger than the q
 REPAIR: Final = 20
 UNDO: Final = 21
 DUMP_JOB_QUEUES: Final = 22
+BIND: Final = 23
+UNBIND: Final = 24
+UNBIND_ALL: Final = 25  # bindings of a queue to an exchange
+BINDINGS: Final = 26
 # From here on: items that are leased, or have a key
-LEASE: Final = 23
-LEASE_FIRST: Final = 24  # of several queues, the first that has an item
-LEASE_BY: Final = 25  # the holder has a name
-CANCEL: Final = 26
-CONFIRM: Final = 27  # this and the following kinds: in a batch, their token follows
-EXTEND: Final = 28
-GIVE_BACK: Final = 29
-FAIL: Final = 30
+LEASE: Final = 27
+LEASE_FIRST: Final = 28  # of several queues, the first that has an item
+LEASE_BY: Final = 29  # the holder has a name
+CANCEL: Final = 30
+CONFIRM: Final = 31  # this and the following kinds: in a batch, their token follows
+EXTEND: Final = 32
+GIVE_BACK: Final = 33
+FAIL: Final = 34
 
 STORED: Final = b"STORED\r\n"
 NOT_STORED: Final = b"NOT_STORED\r\n"
@@ -56,7 +60,8 @@ class Command:
     the client wrote; `wait_ms` -1 = do not wait; `data_bytes` -1 = no data follows. `target` is where the handler
     keeps the reader of that name. `sees` tests which queues the sender may know of, None = all; `may_create` is True
     if the sender may create the queue. `lease_ms` is the duration of a lease; `delay_ms` the time until an item that
-    is put or given back is due; `item_key` the text after `key=`, `reason=` or `by=`.
+    is put or given back is due; `item_key` the text after `key=`, `reason=` or `by=`, or the key of a binding, of
+    which an UNBIND_ALL has the exchange only.
     """
 
     __slots__ = (

@@ -10,7 +10,15 @@ from functools import partial
 from typing import Any, Final
 
 from kestreld import __version__
-from kestreld.errors import BadQueueName, JournalCorrupt, JournalFailed, KestrelError, QueueNotMade, TooManyQueues
+from kestreld.errors import (
+    BadQueueName,
+    JournalCorrupt,
+    JournalFailed,
+    KestrelError,
+    LedgerFull,
+    QueueNotMade,
+    TooManyQueues,
+)
 from kestreld.journal.records import item_flags, item_id
 from kestreld.journal.repair import RepairReport
 from kestreld.queues import leases
@@ -19,7 +27,13 @@ from kestreld.queues.everywhere import Steps, everywhere
 from kestreld.queues.item import ITEM_HEADER_BYTES, client_expiry_ms
 from kestreld.queues.reader import Reader
 from kestreld.queues.repairing import Undone
-from kestreld.queues.reports import dump_config_report, dump_job_queues_report, dump_stats_report, stats_report
+from kestreld.queues.reports import (
+    bindings_report,
+    dump_config_report,
+    dump_job_queues_report,
+    dump_stats_report,
+    stats_report,
+)
 from kestreld.queues.slices import Work
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
 from kestreld.server.command_handler import CommandHandler, Unsettled
@@ -41,6 +55,7 @@ from kestreld.server.memcache.commands import (
 from kestreld.server.state import Reloaded, ServerState
 
 _READS: Final = frozenset((wire.READ, GET))
+_ABOUT_BINDINGS: Final = frozenset((wire.BIND, wire.UNBIND, wire.UNBIND_ALL, wire.BINDINGS))
 _DATA_AT: Final = ITEM_HEADER_BYTES
 _VALUE_END: Final = b"\r\nEND\r\n"
 _join: Final = b"".join
@@ -561,12 +576,7 @@ class Handler(CommandHandler):
             self.stats.refused_sets += 1
             self._unless_quiet(command, NOT_STORED)
         elif kind == wire.DELETE:
-            reader = collection.find(command.name)
-            there = collection.delete(command.name)
-            if reader is not None and reader.queue.readers:
-                self._depend_on(reader.queue)  # the family lives on, and its journal says that this one does not
-            found = wire.DELETED if there else wire.NOT_FOUND
-            self._unless_quiet(command, END if self.strict else found)
+            self._delete(command)
         elif kind == wire.FLUSH:
             self._name_as_kestrel(command)
             collection.flush(command.name)
@@ -584,6 +594,73 @@ class Handler(CommandHandler):
         else:
             self._server_command(command)
 
+    def _delete(self, command: Command) -> None:
+        """Delete a queue, once it has no bindings any more."""
+        collection = self.state.collection
+        if bound := collection.bindings.of_queue(command.key):
+            self.put_off = command
+            self._unbind_all(bound, None)
+            return
+        reader = collection.find(command.name)
+        there = collection.delete(command.name)
+        if reader is not None and reader.queue.readers:
+            self._depend_on(reader.queue)  # the family lives on, and its journal says that this one does not
+        found = wire.DELETED if there else wire.NOT_FOUND
+        self._unless_quiet(command, END if self.strict else found)
+
+    # Bindings: replies wait until they are on disk
+
+    def _about_bindings(self, command: Command) -> None:
+        collection = self.state.collection
+        bindings = collection.bindings
+        if (damage := bindings.ledger.problem) is not None:
+            self._answer_no_bindings(damage)
+            return
+        if command.kind == wire.BINDINGS:
+            self._tell(bindings_report(collection, command.item_key))
+            return
+        if command.kind == wire.UNBIND_ALL:
+            self._unbind_all(bindings.of_queue(command.key, command.item_key), wire.OK)
+            return
+        if command.kind == wire.BIND and not command.may_create and collection.look_for(command.name) is None:
+            raise QueueNotMade(f"not allowed: create on {command.name!r}")
+        is_late = False
+
+        def settled(problem: KestrelError | None) -> None:
+            if problem is None:
+                self.out.append(wire.OK)
+            else:
+                self._answer_no_bindings(problem)
+            self.held = self.is_at_work = False
+            if is_late:
+                self.ready()
+                collection.commit.wake()
+
+        self.held = self.is_at_work = True
+        try:
+            (bindings.bind if command.kind == wire.BIND else bindings.unbind)(command.item_key, settled)
+        except LedgerFull as problem:
+            settled(problem)
+        is_late = True
+
+    def _answer_no_bindings(self, problem: KestrelError) -> None:
+        is_full = isinstance(problem, LedgerFull)
+        self._answer_error(b"SERVER_ERROR", "too many bindings" if is_full else f"bindings {problem}")
+
+    def _unbind_all(self, keys: list[bytes], reply: bytes | None) -> None:
+        """Remove bindings and reply, or execute the command that was put off for it; in slices."""
+        self.held = self.is_at_work = True
+        self.state.control.take_on(self._carry_out_unbind(keys, reply))
+
+    def _carry_out_unbind(self, keys: list[bytes], reply: bytes | None) -> Work:
+        problem = yield from self.state.collection.bindings.unbind_all(keys)
+        if problem is not None:
+            self.put_off = None
+            self._answer_no_bindings(problem)
+        elif reply is not None:
+            self.out.append(reply)
+        self._let_go()
+
     def _server_command(self, command: Command) -> None:
         kind, out, state = command.kind, self.out, self.state
         if kind == wire.VERSION:
@@ -595,6 +672,8 @@ class Handler(CommandHandler):
             self._tell(dump_stats_report(state.collection, names, command.sees))
         elif kind == wire.DUMP_JOB_QUEUES:
             self._tell(dump_job_queues_report(state.stats, command.sees))
+        elif kind in _ABOUT_BINDINGS:
+            self._about_bindings(command)
         elif kind == wire.DUMP_CONFIG:
             self._tell(dump_config_report(state.collection))
         elif kind == wire.QUIT:

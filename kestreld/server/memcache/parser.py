@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from kestreld.checks import holder_problem, reason_problem
 from kestreld.config.config import Compat, QueueConfig
+from kestreld.config.queue_names import queue_name_problem
+from kestreld.queues.bindings import EMPTY, WORD_BYTES_MAX, binding_key, decoded_word, encoded_word
 from kestreld.server.command_handler import DATA_READ_BYTES, READ_BYTES, Parser
 from kestreld.server.memcache import commands as wire
 from kestreld.server.memcache.commands import (
@@ -66,6 +68,7 @@ _NAMED: Final = {
     b"repair": wire.REPAIR,
     b"undo": wire.UNDO,
 }
+_ABOUT_BINDINGS: Final = {b"bind": wire.BIND, b"unbind": wire.UNBIND, b"bindings": wire.BINDINGS}
 
 
 _DEFAULTS: Final = QueueConfig()
@@ -462,6 +465,8 @@ class MemcacheParser(Parser):
             rest = words[1:-1] if command.noreply else words[1:]
             changes = command.kind in (wire.FLUSH_ALL_EXPIRED, wire.SHUTDOWN, wire.RELOAD)
             return (self._surplus(words[0], rest) if changes else None) or command
+        if verb in _ABOUT_BINDINGS and not self._strict:
+            return self._parse_about_bindings(_ABOUT_BINDINGS[verb], verb.decode(), words[1:])
         if verb in _STORAGE_WORDS:
             return self._swallow(words, _STORAGE_WORDS[verb])
         return self._unknown()
@@ -718,6 +723,35 @@ class MemcacheParser(Parser):
             if not command.name:
                 return self._refuse("empty queue name")
         return self._surplus(words[0], rest) or command
+
+    def _parse_about_bindings(self, kind: int, verb: str, words: list[bytes]) -> Command:
+        """Parse a `bind` or `unbind` of exchange, queue, routing key and pattern, or a `bindings` of an exchange."""
+        command = Command(kind)
+        if kind == wire.BINDINGS:
+            if len(words) > 1:
+                return self._refuse("too many words for bindings")
+        elif not 2 <= len(words) <= 4:
+            return self._refuse(f"{verb} needs an exchange and a queue, and may have a routing key and a pattern")
+        else:
+            command.key = words.pop(1)
+            command.name = command.key.decode("latin-1")
+            if problem := queue_name_problem(command.name):
+                return self._refuse(problem)
+            if kind == wire.UNBIND and len(words) == 1:
+                command.kind = wire.UNBIND_ALL
+        for what, word in zip(("exchange", "routing key", "pattern"), words, strict=False):
+            text = decoded_word(word)
+            if text is None:
+                return self._refuse(f"{what} needs two hexadecimal digits behind each %")
+            if len(text) > WORD_BYTES_MAX:
+                return self._refuse(f"{what} is longer than {WORD_BYTES_MAX} bytes")
+            command.words.append(encoded_word(text))
+        if command.kind in (wire.BIND, wire.UNBIND):
+            exchange, *rest = command.words
+            command.item_key = binding_key(exchange, command.key, *[*rest, EMPTY, EMPTY][:2])
+        elif command.words:
+            command.item_key = command.words[0]
+        return command
 
     def _surplus(self, verb: bytes, rest: list[bytes]) -> Command | None:
         """Return a refusal of surplus words, by which the client meant something else; None if there are none."""

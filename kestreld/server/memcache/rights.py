@@ -10,7 +10,7 @@ from kestreld.server.memcache import commands as wire
 from kestreld.server.memcache.commands import Command
 
 # Allowed to every user; the second report only the queues that the user sees.
-_FREE: Final = frozenset({wire.REPLY, wire.VERSION, wire.QUIT})
+_FREE: Final = frozenset({wire.REPLY, wire.VERSION, wire.QUIT, wire.BINDINGS})
 _FIGURES: Final = frozenset({wire.STATS, wire.DUMP_STATS})
 _ON_A_QUEUE: Final = {
     wire.SET: Right.PUT,
@@ -26,6 +26,9 @@ _ON_A_QUEUE: Final = {
     wire.GIVE_BACK: Right.GET,
     wire.FAIL: Right.GET,
     wire.CANCEL: Right.PUT,
+    wire.BIND: Right.PUT,
+    wire.UNBIND: Right.PUT,
+    wire.UNBIND_ALL: Right.PUT,
     wire.FLUSH: Right.FLUSH,
     wire.FLUSH_EXPIRED: Right.FLUSH,
     wire.DELETE: Right.DELETE,
