@@ -85,6 +85,10 @@ TOPICS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("flush-all-expired", "flush_all_expired.flush_all_expired", ("kestrelctl flush-all-expired",)),
         Verb("delete", "delete.delete", ("kestrelctl delete work --missing-ok",)),
         Verb("undo", "undo.undo", ("kestrelctl undo work",)),
+        Verb("bindings", "bindings.bindings", ("kestrelctl bindings", "kestrelctl bindings celery -o json")),
+        Verb("bind", "bindings.bind", ("kestrelctl bind celery work", "kestrelctl bind events audit 'order.#' topic")),
+        Verb("unbind", "bindings.unbind",
+             ("kestrelctl unbind celery work", "kestrelctl unbind events audit 'order.#' topic")),
     ),
     "Monitoring": (
         Verb("top", "top.top", (

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-MAY_BE_EMPTY: Final = frozenset({"data", "words"})  # an item; the arguments of a verb under `watch`
+# An item; the arguments of a verb under `watch`; parts of a binding.
+MAY_BE_EMPTY: Final = frozenset({"data", "words", "exchange", "routing_key", "pattern"})
 
 
 class BadValue(Exception):

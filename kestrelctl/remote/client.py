@@ -202,7 +202,8 @@ def failure_of(problem: errors.KestrelError, timeout_ms: int, expected: ServerWo
             words = f"{problem.address} is not {expected.kind}: it replied {problem.reason!r}"
             return Failure(ExitCode.PROTOCOL, words)
         case errors.ServerUnfit():
-            code = {"corrupt": ExitCode.QUEUE_STOPPED, "journal": ExitCode.IO}.get(problem.reason[:7], ExitCode.REFUSED)
+            codes = {"corrupt": ExitCode.QUEUE_STOPPED, "journal": ExitCode.IO, "bindings": ExitCode.IO}
+            code = codes.get(problem.reason.partition(" ")[0], ExitCode.REFUSED)
             if code == ExitCode.QUEUE_STOPPED:
                 return Failure(code, f"{problem.address} has stopped this queue: {problem.reason}")
             said = "refused" if code is ExitCode.IO else "answered"

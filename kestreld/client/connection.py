@@ -120,7 +120,7 @@ class ClientConnection(Transport):
         """Keep an old Kestrel from closing this connection as idle."""
         self.server_version()
 
-    # Queues and the server
+    # Queues
 
     flush = _by_talk(QueueTalks.flush)
 
@@ -155,6 +155,14 @@ class ClientConnection(Transport):
             elif line != b"SOUND":
                 raise errors.UnexpectedReply(self.address, text(line))
         return answer
+
+    # Bindings
+
+    bind = _by_talk(QueueTalks.bind)
+    unbind = _by_talk(QueueTalks.unbind)
+    bindings = _by_talk(QueueTalks.bindings)
+
+    # The server
 
     def reload(self) -> str:
         """Have the server reload its configuration. Return its remark, or ""."""

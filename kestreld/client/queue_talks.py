@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
+from urllib.parse import unquote_to_bytes
 
 from kestreld import checks, errors
 from kestreld.client.blocks import parse_blocks, text
@@ -75,6 +76,19 @@ def put_options(queue: bytes, delay_ms: int = 0, item_key: bytes = b"") -> bytes
             expected = f"without blanks, with queue and options {QUEUE_BYTES_MAX} bytes at most"
             raise errors.InvalidValue("key", expected, text(item_key))
     return options
+
+
+def _encoded(word: bytes) -> bytes:
+    return _ENCODED_IN_KEYS.sub(lambda found: b"%%%02X" % found[0][0], word)
+
+
+def _word(word: bytes) -> bytes:
+    """Encode an exchange, a routing key or a pattern, which may be empty."""
+    return _encoded(word) or b"%"
+
+
+def _meaning(word: bytes) -> bytes:
+    return b"" if word == b"%" else unquote_to_bytes(word)
 
 
 class QueueTalks:
@@ -206,8 +220,8 @@ class QueueTalks:
 
     def fail(self, queue: bytes, token: int, reason: str = "") -> Talk[bool]:
         """Return a leased item as failed, with a reason. False = the lease was over."""
-        encoded = _ENCODED_IN_KEYS.sub(lambda found: b"%%%02X" % found[0][0], reason.encode())
-        return self._change_lease(queue, token, b"/failed/reason=" + encoded if reason else b"/failed")
+        option = b"/failed/reason=" + _encoded(reason.encode()) if reason else b"/failed"
+        return self._change_lease(queue, token, option)
 
     def _change_lease(self, queue: bytes, token: int, option: bytes) -> Talk[bool]:
         command = b"touch %b/%d%b 0" % (checked_key(queue), token, option)
@@ -246,6 +260,28 @@ class QueueTalks:
         """Delete a queue. False = there was none; an old Kestrel, or `compat: kestrel-1`, does not say."""
         answers = (b"DELETED", b"NOT_FOUND", b"END")
         return (yield from self.ask(b"delete " + checked_key(queue), *answers)) != b"NOT_FOUND"
+
+    # Bindings
+
+    def bind(self, exchange: bytes, queue: bytes, routing_key: bytes = b"", pattern: bytes = b"") -> Talk[None]:
+        """Bind a queue to an exchange; nothing changes if it is bound so already."""
+        words = (_word(exchange), checked_key(queue), _word(routing_key), _word(pattern))
+        yield from self.ask(b"bind %b %b %b %b" % words, b"OK")
+
+    def unbind(
+        self, exchange: bytes, queue: bytes, routing_key: bytes | None = None, pattern: bytes = b""
+    ) -> Talk[None]:
+        """Remove a binding, or all of the queue to the exchange if no routing key is given; there need be none."""
+        words = b"" if routing_key is None else b" %b %b" % (_word(routing_key), _word(pattern))
+        yield from self.ask(b"unbind %b %b%b" % (_word(exchange), checked_key(queue), words), b"OK")
+
+    def bindings(self, exchange: bytes | None = None) -> Talk[list[tuple[bytes, bytes, bytes, bytes]]]:
+        """Return exchange, queue, routing key and pattern of each binding of an exchange, None = of all."""
+        found = []
+        for line in (yield from self._lines(b"bindings" if exchange is None else b"bindings " + _word(exchange))):
+            _, name, queue, routing_key, pattern = line.split(b" ")
+            found.append((_meaning(name), queue, _meaning(routing_key), _meaning(pattern)))
+        return found
 
     def _lines(self, command: bytes) -> Talk[list[bytes]]:
         """Send a command and return the lines up to END."""
