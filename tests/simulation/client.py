@@ -25,6 +25,7 @@ INSIDE_OTHERS: Final = b"phantom"  # the data of a record that stands in the dat
 LINE: Final = re.compile(rb"\r\n")
 ENDINGS: Final = {  # of answers with more than one line
     "stats": re.compile(rb"END\r\n"),
+    "bindings": re.compile(rb"END\r\n|^[^B][^\n]*\r\n"),
     "repair": re.compile(rb"^(?!DAMAGE)[^\n]*\r\n", re.MULTILINE),
 }
 
@@ -257,6 +258,8 @@ class Talk:
 
     def _take_line(self, request: Request, answer: bytes) -> None:
         now_us = self._schedule.now_us
+        if request.told is not None:
+            request.told(answer)
         if answer.startswith(b"SERVER_ERROR"):
             self.errors += 1
             self._unanswered(request)

@@ -18,6 +18,7 @@ from tests.simulation import world
 from tests.simulation.__main__ import Run, outcomes
 from tests.simulation.cluster import world as cluster_world
 from tests.simulation.jobs import world as job_world
+from tests.simulation.plan import BOUND_FROM
 from tests.simulation.world import Outcome
 
 KEPT_IN: Final = Path(".fresh-seeds")
@@ -56,7 +57,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes to run them in")
     parser.add_argument("--part", type=float, default=1.0, help="how many of the usual number of seeds (1.0 = all)")
     options = parser.parse_args()
-    first = options.first if options.first is not None else random.randrange(10**6, 10**9)
+    first = options.first if options.first is not None else random.randrange(10**6, 2 * BOUND_FROM)
     found: list[str] = []
     total = 0
     for program, run, count in SIMULATIONS:

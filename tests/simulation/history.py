@@ -4,6 +4,7 @@ Instants are on virtual time, in microseconds; `served_us` is when the server ha
 wall clock of the server, which may step, is worked out from `steps`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal, Protocol
@@ -157,6 +158,7 @@ class Request:
     change: LeaseChange | None = None  # to do that
     cancel: "Cancel | None" = None
     forgery: "Forgery | None" = None
+    told: Callable[[bytes], None] | None = None  # the answer, by which nothing else is to be known
 
 
 @dataclass(slots=True, eq=False)

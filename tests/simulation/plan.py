@@ -14,6 +14,7 @@ LATE: Final = "late"  # where expired and failed items go
 IMPORTED: Final = "old"
 REASONED_FROM: Final = 20_000_000  # from this seed on clients also say why they have failed with an item
 TIMED_FROM: Final = 10_000_000  # from this seed on most have items with a time and an owner of their own
+BOUND_FROM: Final = 1_000_000_000  # from this seed on a client binds queues to exchanges
 HOLD_MS_MAX: Final = 3000  # no lease, delay or back-off is longer
 Changes = dict[str, object]  # QueueConfig field -> value
 

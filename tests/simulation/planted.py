@@ -12,6 +12,8 @@ from kestreld.errors import JournalFailed
 from kestreld.journal import records, recovery
 from kestreld.journal.compaction import Compaction
 from kestreld.journal.journal import Journal
+from kestreld.journal.ledger import Changes, Ledger
+from kestreld.journal.ledger import Done as LedgerDone
 from kestreld.journal.reader_states import ReaderStates
 from kestreld.journal.records import Checkpoint, Done, ReaderState, Why
 from kestreld.queues import leases, live
@@ -403,6 +405,38 @@ def stop_syncs_nothing() -> AbstractContextManager[Any]:
     return patch.object(ProcessFiles, "sync_file_system", lambda self, fd: self._call("sync", "the file system"))
 
 
+def bindings_answered_early() -> AbstractContextManager[Any]:
+    """Bindings are shown and answered before they are on disk."""
+    change = Ledger.change
+
+    def hasty(self: Ledger, changes: Changes, done: LedgerDone) -> None:
+        change(self, changes, lambda failure: None)
+        done(None)
+
+    return patch.object(Ledger, "change", hasty)
+
+
+def doubtful_ledgers_are_appended_to() -> AbstractContextManager[Any]:
+    """After a failed write or sync a ledger goes on in the same file."""
+    note_failure = Ledger._note_failure
+
+    def careless(self: Ledger, error: OSError) -> JournalFailed:
+        failure = note_failure(self, error)
+        self.doubt = ""
+        return failure
+
+    return patch.object(Ledger, "_note_failure", careless)
+
+
+def ledgers_are_believed_after_a_kill() -> AbstractContextManager[Any]:
+    """A start takes what it reads for what is on disk."""
+
+    def trusting(self: Ledger) -> None:
+        self.doubt = ""
+
+    return patch.object(Ledger, "_write_anew_now", trusting)
+
+
 BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "no-sync": no_sync,
     "no-folder-sync": no_folder_sync,
@@ -438,6 +472,9 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "lease-not-compacted": leases_lost_by_a_compaction,
     "lease-missed-by-start": leases_missed_by_a_start,
     "confirmed-item-leased": confirmed_items_are_leased_again,
+    "binding-answered-early": bindings_answered_early,
+    "doubtful-ledger-kept": doubtful_ledgers_are_appended_to,
+    "ledger-believed": ledgers_are_believed_after_a_kill,
 }
 
 # The first seed that sees each: once the plan draws otherwise, the long test of test_planted.py prints another.
@@ -473,4 +510,7 @@ SEEN_BY: Final = {
     "lease-not-compacted": 20_000_022,
     "confirmed-item-leased": 20_000_000,
     "lease-missed-by-start": 20_000_023,
+    "binding-answered-early": 1_000_000_000,
+    "doubtful-ledger-kept": 1_000_000_002,
+    "ledger-believed": 1_000_000_010,
 }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from random import Random
+from typing import Final
 
 from kestreld.clock import Clock
 from kestreld.config.config import Config
@@ -17,6 +18,8 @@ from tests.simulation.history import History, Life
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.process_files import Faults, Finished, ProcessFiles
 from tests.simulation.schedule import ProcessLoop, Schedule
+
+LONG_LEDGER_BYTES: Final = 1000  # it is written anew as often as a long one
 
 
 class SimulatedClock(Clock):
@@ -104,6 +107,7 @@ class Server:
         self._lock = take_lock(self.files, self.config.queue_path)
         commit = GroupCommit(self.clock, self.files)
         collection = QueueCollection(self.files, self.clock, self.config, commit, self.report)
+        collection.bindings.ledger.long_bytes = LONG_LEDGER_BYTES
         collection.recover()
         self.collection = collection
         service = Service(self.loop, self.network, self.clock, collection, self._reload, self.report)  # type: ignore[arg-type]

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.simulation.plan import BOUND_FROM
 from tests.simulation.planted import SEEN_BY
 from tests.simulation.world import run
 
 QUICK = range(16)
+BOUND = range(BOUND_FROM, BOUND_FROM + 4)
 # What these had found is mended. The same seeds may play other parts by now: the tests named keep what they showed.
 FOUND = {
     18: "a compaction that could not open its segment tried forever (test_maintenance)",
@@ -107,6 +109,16 @@ def violations(seeds: Sequence[int]) -> list[str]:
 
 def test_no_promise_is_broken_in_the_first_runs() -> None:
     assert violations(QUICK) == []
+
+
+def test_no_promise_is_broken_where_queues_are_bound_to_exchanges() -> None:
+    assert violations(BOUND) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_no_promise_is_broken_in_more_runs_with_bindings() -> None:
+    assert violations(range(BOUND_FROM + 4, BOUND_FROM + 150)) == []
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from tests.simulation.bindings import Binder
 from tests.simulation.checker import Checker
 from tests.simulation.clients import Client
 from tests.simulation.disk import Disk, random_power_cut
@@ -14,7 +15,7 @@ from tests.simulation.history import KILLED, POWER_CUT, STOPPED, Life
 from tests.simulation.host import STARTS_MAX, STOP_US, GaveUp, Host, family_of
 from tests.simulation.imports import kestrel_files
 from tests.simulation.overseer import Operator
-from tests.simulation.plan import REASONED_FROM, TIMED_FROM, Plan, add_times, draw
+from tests.simulation.plan import BOUND_FROM, REASONED_FROM, TIMED_FROM, Plan, add_times, draw
 from tests.simulation.process_files import CHANGES, KINDS, ProcessFiles
 from tests.simulation.server import Server
 from tests.simulation.streams import Follower
@@ -62,6 +63,7 @@ class World(Host):
         self._ends = chance("ends")
         self._clients: list[Client] = []
         self._followers: dict[str, Follower] = {}
+        self._binder: Binder | None = None
 
     def run(self) -> Outcome:
         """From the first start to the last check."""
@@ -100,6 +102,8 @@ class World(Host):
         if self.plan.is_timed:
             Operator(self, self._chance("operator"))
         self._followers = {name: Follower(self, name, self._chance(f"stream {name}")) for name in self.plan.streams}
+        if self.seed >= BOUND_FROM:
+            self._binder = Binder(self, self.connections, self._chance("bindings"))
         for life in range(self.plan.lives):
             self.start()
             self.is_open = True
@@ -109,11 +113,17 @@ class World(Host):
             if life + 1 < self.plan.lives or self._fate.random() < 0.5:
                 self.end_life(self._fate.choice([KILLED, KILLED, POWER_CUT, POWER_CUT, STOPPED]))
         self._settle()
+        self._look_at_bindings()
         self.drain()  # not after a restart only: that would bring back what was lost in memory
         self.end_life(self._fate.choice([KILLED, POWER_CUT, STOPPED]))
         self.start()
+        self._look_at_bindings()
         self.drain()
         self.end_life(STOPPED)
+
+    def _look_at_bindings(self) -> None:
+        if self._binder is not None:
+            self._binder.look_at_the_end()
 
     def _settle(self) -> None:
         """All is well again: every client gets its answers, and leaves."""
@@ -124,13 +134,16 @@ class World(Host):
                 self.start()
             assert self.server is not None
             self.server.files.dies_in = 0
-            self.wait_until(lambda: all(client.is_idle for client in self._clients), "the clients' last answers")
+            self.wait_until(lambda: all(one.is_idle for one in self._asking()), "the clients' last answers")
             if self.server is not None:
                 break
-        for client in self._clients:
+        for client in self._asking():
             client.leave()
         self.run_for(2_500_000)
         self._check_writable()
+
+    def _asking(self) -> list[Client | Binder]:
+        return [*self._clients, *([self._binder] if self._binder is not None else [])]
 
     def _check_writable(self) -> None:
         """Once a full disk has room again every queue takes puts, also where nobody has put to it since."""
