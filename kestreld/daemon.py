@@ -294,6 +294,7 @@ def serve(
 
     def begin() -> None:
         catch_signals(loop, service)
+        collection.serve()
         if not service.is_ready:
             note(f"reading the job log; all else is served: {where}")
         service.when_ready(tell_ready)

@@ -23,6 +23,7 @@ from kestreld.errors import ConfigProblem, InvalidType, InvalidValue
 BUILT_IN: Final = "built-in defaults"
 SOCKET_PATH_BYTES_MAX: Final = 107  # sun_path less its NUL, unix(7)
 BUS_PORT_OFFSET: Final = 10_000
+LEASE_GRACE_MS_MIN: Final = 2000  # a client tries to connect once in two seconds at most
 BUS_PORT_OF_CLIENTS: Final = -1  # as `cluster_port`: BUS_PORT_OFFSET above the clients'
 
 
@@ -130,6 +131,7 @@ class QueueConfig:
     key_time_ms: int = 300_000  # time after a put, or after its item is due, in which its key is refused
     max_keys: int = 1_000_000  # remembered ones
     max_lease_ms: int = 12 * 3_600_000
+    lease_grace_ms: int = 30_000  # what is left at least, after a start, of a lease that ran when the server stopped
     max_delay_ms: int = 365 * 86_400_000
     trash_ms: int = 0  # time in which a delete or flush can be undone; 0 = not at all
 
@@ -150,6 +152,7 @@ class QueueConfig:
         checks.whole_or_none(self.open_transaction_timeout_ms, "open_transaction_timeout_ms", 1)
         for most in ("max_lease_ms", "max_delay_ms", "key_time_ms", "max_keys"):
             checks.whole(getattr(self, most), most, 1)
+        checks.whole(self.lease_grace_ms, "lease_grace_ms", LEASE_GRACE_MS_MIN)
         checks.whole(self.trash_ms, "trash_ms")
         for switch in ("discard_old_when_full", "journal", "journal_leases"):
             checks.switch(getattr(self, switch), switch)

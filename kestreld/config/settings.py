@@ -13,6 +13,7 @@ from kestreld.config import values
 from kestreld.config.cluster import EXPECTED, PORT_MAX, Announce
 from kestreld.config.config import (
     BUS_PORT_OF_CLIENTS,
+    LEASE_GRACE_MS_MIN,
     Address,
     Compat,
     Config,
@@ -223,6 +224,7 @@ SETTINGS: Final = (
     _queue_setting("retry_delays", "retry_delays_ms", _delays_ms, "none"),
     _queue_setting("open_transaction_timeout", "open_transaction_timeout_ms", values.seconds_from(1), "infinite"),
     _queue_setting("max_lease", "max_lease_ms", values.seconds_from(1, MAX_AGE_MS_MAX)),
+    _queue_setting("lease_grace", "lease_grace_ms", values.seconds_from(LEASE_GRACE_MS_MIN, MAX_AGE_MS_MAX)),
     _queue_setting("max_delay", "max_delay_ms", values.seconds_from(1, MAX_AGE_MS_MAX)),
     _queue_setting("key_time", "key_time_ms", values.seconds_from(1, MAX_AGE_MS_MAX)),
     _queue_setting("max_keys", "max_keys", values.count_from(1)),

@@ -393,6 +393,12 @@ class QueueCollection:
         for queue in list(self.families.values()):
             self._move_failed(queue)
 
+    def serve(self) -> None:
+        """Have the grace of leases begin: clients are served from now on, however long recovery took."""
+        self.clock.read()
+        for reader in self.readers.values():
+            reader.begin_lease_grace()
+
     def look(self) -> None:
         """Prepare the spool without reading journals, for users of few queues: each is read when it is first needed."""
         for name in self._names():

@@ -409,6 +409,14 @@ class Held(Scheduled):
         if self.writes_leases and lease.attempt >= 0:
             self.unwritten_leases[one] = lease
 
+    def prolong_unseen(self, least_ms: int) -> None:
+        """Have leases of before the start, whose tokens nobody has presented since, end at `least_ms` or later."""
+        for one, lease in self.leases.items():
+            if lease.attempt >= 0 and not lease.is_seen and lease.ends_at_ms < least_ms:
+                lease.ends_at_ms = self.out[one] = least_ms
+                self._plan(least_ms, one)
+                self.write_lease(one)
+
     def is_leased(self, one: int) -> bool:
         """True if the item is leased, not merely open with a time limit."""
         lease = self.leases.get(one)

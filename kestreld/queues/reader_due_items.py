@@ -10,6 +10,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
+from kestreld.config.config import LEASE_GRACE_MS_MIN
 from kestreld.errors import JournalCorrupt
 from kestreld.journal.records import (
     LAST_ATTEMPT,
@@ -30,7 +31,6 @@ from kestreld.queues.item import ITEM_HEADER_BYTES, is_expired
 from kestreld.queues.reader_progress import ReaderProgress
 
 _IS_COUNTED: Final = ATTEMPT_MAX + 1  # in the `lease` of a DUE record: a failure of this attempt was counted before
-RESTORED_MS: Final = 2000  # what a lease that goes on after a start lasts at least: a client's back-off is as long
 READ_AHEAD_BYTES: Final = 64 * 1024  # half a millisecond of small items
 NEAR_IDS: Final = 64  # so near the item before, an item is not looked for anew
 
@@ -56,8 +56,11 @@ class ReaderDueItems(ReaderProgress):
     # Startup and stop
 
     def _restore_held(self, due: dict[int, Due]) -> None:
-        """Hold the items that a journal says are held, none of them in memory yet. Running leases go on."""
-        clock = self.family.clock
+        """Hold the items that a journal says are held, none of them in memory yet.
+
+        Leases go on that ran when the server stopped: their ends would have been written, those by time too.
+        """
+        clock, is_start = self.family.clock, self.held is None
         self.held = held = self._new_held() if self.held is None else self.held.renewed(self.open, None)
         leases: list[tuple[int, Due, int]] = []  # id, and time left
         now_ms, wall_ms = clock.monotonic_ms, clock.wall_ms
@@ -68,7 +71,7 @@ class ReaderDueItems(ReaderProgress):
             if one in self.open:
                 held.out[one] = now_ms + left_ms
                 continue
-            is_running = known.why == Why.LEASED and left_ms > 0
+            is_running = known.why == Why.LEASED and (is_start or left_ms > 0)
             if known.why == Why.LEASED or known.lease & LAST_ATTEMPT:
                 held.go_on_from(one, known.lease & ATTEMPT_MAX, is_over=not is_running)
             if not is_running:
@@ -78,13 +81,13 @@ class ReaderDueItems(ReaderProgress):
         if leases:
             leases.sort(key=itemgetter(0))
             with suppress(JournalCorrupt):  # the queue has stopped
-                self._restore_leases(held, leases)
+                self._restore_leases(held, leases, self.config.lease_grace_ms if is_start else LEASE_GRACE_MS_MIN)
         if held.unwritten_leases:
             self.family.mark_leased()
         held.fall_due(now_ms)
 
-    def _restore_leases(self, held: Held, leases: list[tuple[int, Due, int]]) -> None:
-        """Resume leases that ran when the server stopped, in order of id, so that each segment is read once."""
+    def _restore_leases(self, held: Held, leases: list[tuple[int, Due, int]], least_ms: int) -> None:
+        """Resume leases for `least_ms` at least, in order of id, so that each segment is read once."""
         family, now_ms, wall_ms = self.family, self.family.clock.monotonic_ms, self.family.clock.wall_ms
         journal, first_pending = family.journal, family.next_id - len(family.pending)
         assert journal is not None
@@ -100,12 +103,21 @@ class ReaderDueItems(ReaderProgress):
             self._add_open(one, record)
             age_ms = wall_ms - (known.since_at_ms or known.at_ms)
             since_ms = now_ms - age_ms if age_ms > 0 else now_ms
-            ends_at_ms = now_ms + (left_ms if left_ms > RESTORED_MS else RESTORED_MS)
+            ends_at_ms = now_ms + (left_ms if left_ms > least_ms else least_ms)
             held.resume(one, lease_of(known.lease & ATTEMPT_MAX, since_ms, ends_at_ms, known.holder))
             if known.lease & _IS_COUNTED:
                 held.counted.add(one)
-            if left_ms < RESTORED_MS:
+            if left_ms < least_ms:
                 held.write_lease(one)
+
+    def begin_lease_grace(self) -> None:
+        """Have the leases that a start has resumed last for `lease_grace` from now on at least."""
+        held = self.held
+        if held is None or not held.leased:
+            return
+        held.prolong_unseen(self.family.clock.monotonic_up_ms() + self.config.lease_grace_ms)
+        if held.unwritten_leases:
+            self.family.mark_leased()
 
     def _record_among(self, records: Iterator[tuple[int, bytes]], wanted: int) -> bytes:
         """Read on to the record of item `wanted`. A JournalCorrupt stops the queue."""

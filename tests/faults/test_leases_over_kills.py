@@ -23,7 +23,7 @@ from tests.support.queue_client import QueueClient
 from tests.support.waiting import until
 
 KILLS: Final = int(os.environ.get("KILLS", "20"))  # of the long test
-RESTORED_S: Final = 2.0  # that a lease lasts at least after a start
+GRACE_S: Final = 2.0  # that a lease lasts at least after a start
 LATE_S: Final = 1.0  # within which an item is somebody else's once its lease is over, on a machine that is not busy
 DEATHS: Final = 0.15  # the share of items whose workers die
 WAIT_S: Final = 2.0  # for an item, before a worker looks whether all is over
@@ -77,7 +77,7 @@ class Notes:
         self.moved_on += 1
         over_s = before.spoke_at_s + self.lease_s
         start_s = max([back_s for _, back_s in self.downs if before.spoke_at_s < back_s], default=0.0)
-        late_s = now_s - max(over_s, start_s + RESTORED_S if start_s else 0)
+        late_s = now_s - max(over_s, start_s + GRACE_S if start_s else 0)
         self.latest_s = max(self.latest_s, late_s)
         if not start_s:
             self.latest_without_start_s = max(self.latest_without_start_s, late_s)
@@ -173,7 +173,7 @@ def live_through(
     seed = int(os.environ.get("SEED", "0")) or random.randrange(1 << 32)
     print(f"SEED={seed}")
     chance, notes = random.Random(seed), Notes(lease_s)
-    with running_daemon(folder) as daemon:
+    with running_daemon(folder, f"lease_grace={GRACE_S:.0f}") as daemon:
         with KestrelCluster([daemon.address]) as cluster:
             all_of_them = [Worker(notes, cluster, random.Random(chance.random()), task_s) for _ in range(workers)]
             for _ in range(kills):

@@ -641,6 +641,7 @@ def test_every_setting_of_a_queue_is_listed_with_its_true_value():
         ("retry_delays", "none"),
         ("open_transaction_timeout", "infinite"),
         ("max_lease", "43200"),
+        ("lease_grace", "30"),
         ("max_delay", "31536000"),
         ("key_time", "300"),
         ("max_keys", "1000000"),

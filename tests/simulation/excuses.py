@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from kestreld.config.config import LEASE_GRACE_MS_MIN
 from tests.simulation.client import INSIDE_OTHERS
 from tests.simulation.history import STOPPED, Delivery, History, Life, Put, Request, Wipe
 
 SYNC_SLACK_MS: Final = 1500  # a sync every so many ms is this late at most
-RESTORED_MS: Final = 2000  # what a lease lasts at least after a start
 FOR_EVER_MS: Final = 1 << 62
 
 
@@ -27,6 +27,11 @@ class Rules:
     key_time_ms: Mapping[str, int] = field(default_factory=dict)  # by family
     forgets_leases: frozenset[str] = frozenset()  # families whose leases are written down at a stop only
     limited: frozenset[str] = frozenset()  # families that may refuse a put for want of room
+    lease_grace_ms: Mapping[str, int] = field(default_factory=dict)  # by family, where it is more than the least
+
+    def grace_ms(self, reader: str) -> int:
+        """What a lease lasts at least after a start."""
+        return self.lease_grace_ms.get(reader.partition("+")[0], LEASE_GRACE_MS_MIN)
 
 
 class Excuses:
@@ -275,7 +280,7 @@ class Excuses:
                 continue
             over_us = connection.link.over_us
             over_us = self._end_us if over_us is None else over_us
-            lease_ms = request.lease_ms and max(request.lease_ms, RESTORED_MS)
+            lease_ms = request.lease_ms and max(request.lease_ms, self._rules.grace_ms(reader))
             held_us = (lease_ms + longest_ms) * 1000
             is_over = max(over_us, life.ready_us) + held_us < from_us
             if held_us and request.sent_us < until_us and not is_over:

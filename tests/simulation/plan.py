@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
-from kestreld.config.config import Config, QueueConfig
+from kestreld.config.config import LEASE_GRACE_MS_MIN, Config, QueueConfig
 from tests.simulation.excuses import Rules
 from tests.simulation.history import Mode
 
@@ -83,7 +83,7 @@ class Plan:
             max_open_reads=self.max_open_reads,
             max_memory_bytes=aside.choice([None, None, None, 1, 700, 5000]),
             sync_together=self.sync_together,
-            defaults=QueueConfig(),
+            defaults=QueueConfig(lease_grace_ms=LEASE_GRACE_MS_MIN),
             queues=queues,
             source="a seed",
         )
@@ -148,6 +148,9 @@ def add_times(plan: Plan, chance: Random) -> None:
     forgets = frozenset(family for family in plan.families if aside.random() < 0.15)
     for family in forgets:
         plan.fixed[family]["journal_leases"] = False
+    lease_grace_ms = {family: HOLD_MS_MAX for family in plan.families if aside.random() < 0.3}
+    for family, grace_ms in lease_grace_ms.items():
+        plan.fixed[family]["lease_grace_ms"] = grace_ms
     limited = {name.partition("+")[0] for name, changes in plan.fixed.items() if "max_items" in changes}
     limited.update(family for family, mode in plan.modes.items() if not mode.journal)
     plan.rules = replace(
@@ -157,6 +160,7 @@ def add_times(plan: Plan, chance: Random) -> None:
         key_time_ms=key_time_ms,
         has_times=True,
         forgets_leases=forgets,
+        lease_grace_ms=lease_grace_ms,
     )
 
 

@@ -15,8 +15,9 @@ from kestreld.journal.journal import Journal
 from kestreld.journal.ledger import Changes, Ledger
 from kestreld.journal.ledger import Done as LedgerDone
 from kestreld.journal.reader_states import ReaderStates
-from kestreld.journal.records import Checkpoint, Done, ReaderState, Why
+from kestreld.journal.records import Checkpoint, Done, Due, ReaderState, Why
 from kestreld.queues import leases, live
+from kestreld.queues.collection import QueueCollection
 from kestreld.queues.dead_segments import DeadSegments
 from kestreld.queues.held import Held
 from kestreld.queues.maintenance import Maintenance
@@ -378,6 +379,19 @@ def leases_missed_by_a_start() -> AbstractContextManager[Any]:
     return patch.object(Held, "lowest", unaware)
 
 
+@contextmanager
+def lease_grace_counts_from_the_stop() -> Iterator[None]:
+    """A lease lasts as long as it should after a start, counted from when the journal was written last."""
+    restore = Reader._restore_leases
+
+    def hasty(self: Reader, held: Held, found: list[tuple[int, Due, int]], least_ms: int) -> None:
+        down_ms = self.queue.clock.wall_ms - max(known.at_ms for _, known, _ in found)
+        restore(self, held, found, max(least_ms - down_ms, 0))
+
+    with patch.object(Reader, "_restore_leases", hasty), patch.object(QueueCollection, "serve", lambda self: None):
+        yield
+
+
 def confirmed_items_are_leased_again() -> AbstractContextManager[Any]:
     """At a start a leased item is leased, be it confirmed."""
     end = ReaderStates.end
@@ -475,6 +489,7 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "binding-answered-early": bindings_answered_early,
     "doubtful-ledger-kept": doubtful_ledgers_are_appended_to,
     "ledger-believed": ledgers_are_believed_after_a_kill,
+    "grace-from-stop": lease_grace_counts_from_the_stop,
 }
 
 # The first seed that sees each: once the plan draws otherwise, the long test of test_planted.py prints another.
@@ -500,17 +515,18 @@ SEEN_BY: Final = {
     "held-item-copied": 10_000_005,
     "key-forgotten": 10_000_127,
     "old-token-good": 10_000_000,
-    "late-failure-counted": 10_000_005,
+    "late-failure-counted": 10_000_187,
     "late-token-moves": 10_000_109,
     "made-up-token-good": 10_000_005,
-    "leases-end-at-stop": 10_000_182,
+    "leases-end-at-stop": 10_000_005,
     "reasons-forgotten": 20_000_016,
     "lease-not-written": 20_000_000,
-    "extension-not-written": 20_000_048,
+    "extension-not-written": 20_000_051,
     "lease-not-compacted": 20_000_022,
     "confirmed-item-leased": 20_000_000,
     "lease-missed-by-start": 20_000_023,
     "binding-answered-early": 1_000_000_000,
     "doubtful-ledger-kept": 1_000_000_002,
     "ledger-believed": 1_000_000_010,
+    "grace-from-stop": 20_000_011,
 }

@@ -113,6 +113,7 @@ class Server:
         service = Service(self.loop, self.network, self.clock, collection, self._reload, self.report)  # type: ignore[arg-type]
         service.listen(self.network.listen_tcp("", 0), Memcache(service.state))  # type: ignore[arg-type]
         self.service = service
+        collection.serve()
 
     def _in_background(self, work: Callable[[], None], finished: Finished) -> None:
         """A disk thread: begins some time later, and the loop learns of the end some time after it."""

@@ -178,20 +178,36 @@ class Times(Excuses):
             if one.was_good or one.answered_us < 0
         )
 
-    def _leased_until(self, lease: Delivery, from_us: int, until_us: int, without: LeaseChange | None = None) -> int:
-        """Until when it surely holds, for something that was asked at one instant and carried out by another."""
-        end_us = lease.sent_us + lease.lease_ms * 1000
+    def _leased_until(
+        self, lease: Delivery, life: Life, from_us: int, until_us: int, without: LeaseChange | None = None
+    ) -> int:
+        """Until when it surely holds, for something that was asked at one instant and carried out by another.
+
+        One that runs when a life ends goes on in the next one, for its grace at least.
+        """
+        since, grace_ms = lease.connection.life, self._rules.grace_ms(lease.reader)
+        end_us, grace_end_us = lease.sent_us + lease.lease_ms * 1000, 0  # the latter whatever the wall clock is set to
         ends: list[tuple[int, int]] = []  # until when something may have been carried out, and what it makes the end
-        for change in sorted(lease.changes, key=lambda one: one.sent_us):
-            if change is without or change.outcome == "not found" or change.sent_us > until_us:
+        changes = [one for one in lease.changes if one is not without and one.outcome != "not found"]
+        changes = [one for one in changes if one.sent_us <= until_us]
+        starts = self._history.lives[since.number : life.number]
+        events: list[tuple[int, LeaseChange | Life]] = [(one.ready_us, one) for one in starts]
+        events += [(one.sent_us, one) for one in changes]
+        for _, event in sorted(events, key=lambda one: one[0]):
+            if isinstance(event, Life):
+                before = self._history.lives[event.number - 2]
+                ahead_us = self._steps_ahead_us(since, lease.sent_us, event, before.ended_us)
+                if max(end_us - ahead_us, grace_end_us) - A_TICK_US > before.ended_us:
+                    grace_end_us = event.ready_us + grace_ms * 1000
                 continue
-            new_us = change.sent_us + change.ms * 1000 if change.kind == "extend" else change.sent_us
-            if change.kind == "extend" and change.outcome == "done" and change.answered_us <= from_us:
-                end_us = min([new_us, *(one for latest_us, one in ends if latest_us >= change.sent_us)])
+            new_us = event.sent_us + event.ms * 1000 if event.kind == "extend" else event.sent_us
+            if event.kind == "extend" and event.outcome == "done" and event.answered_us <= from_us:
+                end_us = min([new_us, *(one for latest_us, one in ends if latest_us >= event.sent_us)])
+                grace_end_us = 0
             else:
-                end_us = min(end_us, new_us)
-            ends.append((change.latest_us(), new_us))
-        return end_us
+                end_us, grace_end_us = min(end_us, new_us), min(grace_end_us, new_us)
+            ends.append((event.latest_us(), new_us))
+        return max(end_us - self._steps_ahead_us(since, lease.sent_us, life, until_us), grace_end_us)
 
     def _goes_on(self, reader: str, since: Life, life: Life) -> bool:
         """Whether leases of one life are there in another: they are in the journal, unless a power cut took them."""
@@ -214,8 +230,7 @@ class Times(Excuses):
         since = lease.connection.life
         if from_us < lease.served_us or not self._goes_on(reader, since, life):
             return False
-        ahead_us = self._steps_ahead_us(since, lease.sent_us, life, until_us)
-        if self._leased_until(lease, from_us, until_us, without) - ahead_us <= until_us:
+        if self._leased_until(lease, life, from_us, until_us, without) <= until_us:
             return False
         put = lease.put
         if put.answered_us < 0 or put.answered_us > from_us:

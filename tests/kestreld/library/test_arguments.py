@@ -57,6 +57,7 @@ def config_holes() -> Iterator[Hole]:
         yield f"QueueConfig {name}", given(name), (*NO_WHOLE, 0, -1)
     for name in (*COUNTS, *LIMITS):
         yield f"QueueConfig {name}", given(name), (*NO_WHOLE, None, 0, -1)
+    yield "QueueConfig lease_grace_ms", given("lease_grace_ms"), (*NO_WHOLE, None, 0, 1999, -1)
     for name in SPANS:
         yield f"QueueConfig {name}", given(name), (*NO_WHOLE, -1)
     no_delays = (*NO_NUMBER[:2], 1, True, {1}, [0], (1, -1), [1.5], ["1"], (None,))
@@ -139,7 +140,17 @@ def finished(given: Given, value: object) -> None:
 
 def test_every_field_of_a_configuration_is_in_the_table() -> None:
     known = {field.name for field in fields(QueueConfig)}
-    assert known == {*UNLIMITED, *COUNTS, *SPANS, *LIMITS, *SWITCHES, *NAMES, "retry_delays_ms", "trash_ms"}
+    assert known == {
+        *UNLIMITED,
+        *COUNTS,
+        *SPANS,
+        *LIMITS,
+        *SWITCHES,
+        *NAMES,
+        "retry_delays_ms",
+        "lease_grace_ms",
+        "trash_ms",
+    }
 
 
 def test_what_can_be_is_taken() -> None:

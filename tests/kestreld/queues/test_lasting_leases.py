@@ -24,24 +24,25 @@ from tests.support.engine import Engine, QuickFiles
 
 LEASE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
+GRACE_MS: Final = 30_000
 DELAY_MS: Final = 1000
 WHO: Final = "worker-7"
-# What the item has come to; then what it is after each MOMENT. A lease that is over by the wall clock when the server
-# starts has ended, and counts as no failure.
+# What the item has come to; then what it is after each MOMENT. A lease whose time is over when the server starts goes
+# on, for its grace: its end was not written.
 TABLE: Final = """
-                  kill      restart   rolls     compaction  set back  set forward  power cut
-leased            leased    leased    leased    leased      leased    waiting      waiting
-extended          leased    leased    leased    leased      leased    waiting      waiting
-leased by child   leased    leased    leased    leased      leased    waiting      waiting
-leased again      leased    leased    leased    leased      leased    waiting      waiting
-leased when due   leased    leased    leased    leased      leased    waiting      waiting
-extended late     leased    leased    leased    leased      leased    waiting      waiting
-over              retrying  retrying  retrying  retrying    retrying  waiting      waiting
-given back        waiting   waiting   waiting   waiting     waiting   waiting      waiting
-put off           delayed   delayed   delayed   delayed     delayed   waiting      waiting
-failed            retrying  retrying  retrying  retrying    retrying  waiting      waiting
-confirmed         gone      gone      gone      gone        gone      gone         waiting
-flushed           leased    leased    leased    leased      leased    waiting      waiting
+                  kill      restart   rolls     compaction  set back  set forward  away     power cut
+leased            leased    leased    leased    leased      leased    leased       leased   waiting
+extended          leased    leased    leased    leased      leased    leased       leased   waiting
+leased by child   leased    leased    leased    leased      leased    leased       leased   waiting
+leased again      leased    leased    leased    leased      leased    leased       leased   waiting
+leased when due   leased    leased    leased    leased      leased    leased       leased   waiting
+extended late     leased    leased    leased    leased      leased    leased       leased   waiting
+over              retrying  retrying  retrying  retrying    retrying  waiting      waiting  waiting
+given back        waiting   waiting   waiting   waiting     waiting   waiting      waiting  waiting
+put off           delayed   delayed   delayed   delayed     delayed   waiting      waiting  waiting
+failed            retrying  retrying  retrying  retrying    retrying  waiting      waiting  waiting
+confirmed         gone      gone      gone      gone        gone      gone         gone     waiting
+flushed           leased    leased    leased    leased      leased    leased       leased   waiting
 """
 HEADS, *LINES = [line.split("  ") for line in TABLE.strip("\n").splitlines()]
 MOMENTS: Final = [one.strip() for one in HEADS if one.strip()]
@@ -159,6 +160,10 @@ class Life:
             self.engine.clock.wall_ms += HOUR_MS
         if moment == "restart":
             self.engine.restart()
+        elif moment == "away":
+            self.engine.abandon()
+            self.engine.clock.advance(HOUR_MS)
+            self.engine.start()
         elif moment == "power cut":
             self.engine.clock.advance(7)  # no record is left that says which tokens were given
             self.engine.abandon()
@@ -212,6 +217,8 @@ def check(folder: Path, what: str, moment: str, after: str) -> None:
     assert after == "gone" or life.reader.retries.get(life.one, 0) == failures
     if after == "leased":
         assert before == "leased"
+        if moment in ("set forward", "away"):
+            life.ends_at_ms = life.now_ms + GRACE_MS
         assert life.lease_of().ends_at_ms == life.ends_at_ms, "no longer than was left, and no shorter"
         is_since_then = moment not in ("compaction", "set back", "set forward") and what != "extended late"
         assert not is_since_then or life.lease_of().since_ms == life.since_ms
@@ -277,17 +284,74 @@ def test_a_token_does_after_a_start_what_it_did_before(tmp_path: Path, change: s
     assert life.state() == AFTER[change]
 
 
-def test_a_lease_lasts_two_seconds_more_at_least_after_a_start(tmp_path: Path) -> None:
-    """A client tries to connect once in two seconds at most."""
-    life = Life(Engine(tmp_path, QuickFiles()))
+@pytest.mark.parametrize("settings", [{}, {"lease_grace_ms": 2000}, {"lease_grace_ms": HOUR_MS}])
+@pytest.mark.parametrize("is_clean", [False, True], ids=["kill", "stop"])
+def test_a_lease_lasts_its_grace_at_least_after_every_start(
+    tmp_path: Path, settings: dict[str, int], *, is_clean: bool
+) -> None:
+    life, grace_ms = Life(Engine(tmp_path, QuickFiles(), **settings)), settings.get("lease_grace_ms", GRACE_MS)
     life.come_to("leased")
     life.pass_time(LEASE_MS - 1)
-    for _ in range(2):
-        life.engine.crash()
-        assert life.lease_of().ends_at_ms == life.now_ms + 2000
-        life.pass_time(1999)
+    for _ in range(3):
+        if is_clean:
+            life.engine.restart()
+        else:
+            life.engine.crash()
+        assert life.lease_of().ends_at_ms == life.now_ms + grace_ms
+        life.pass_time(grace_ms - 1)
         life.end_turn()
     assert life.state() == "leased"
+    life.pass_time(1)
+    assert life.state() == "waiting"
+
+
+@pytest.mark.parametrize("change", [*CHANGES, "none"])
+def test_the_grace_counts_from_when_clients_are_served(tmp_path: Path, change: str) -> None:
+    """However long it takes to recover all queues; a lease that goes on for longer stays as it is."""
+    life = Life(Engine(tmp_path, QuickFiles(), retry_delays_ms=(DELAY_MS,)))
+    life.come_to("leased")
+    life.engine.put("work", b"another")
+    longer = leases.lease(life.reader, life.engine.clock.wall_ms, HOUR_MS, WHO)
+    assert longer is not None
+    life.end_turn()
+    until_ms = life.now_ms + HOUR_MS
+    life.engine.crash()
+    life.engine.clock.advance(LEASE_MS)
+    life.engine.collection.serve()
+    assert life.lease_of().ends_at_ms == life.now_ms + GRACE_MS
+    assert life.reader.held_items().leases[item_id(longer[1])].ends_at_ms == until_ms
+    if change in CHANGES:
+        assert CHANGES[change](life.reader, life.token, life.engine.clock.wall_ms)
+        assert life.state() == AFTER[change]
+        return
+    life.end_turn()
+    life.pass_time(GRACE_MS - 1)
+    assert life.state() == "leased"
+    life.pass_time(1)
+    assert life.state() == "retrying"
+    life.end_turn()
+    life.engine.crash()
+    assert life.state() == "retrying", "it has ended, once and for all"
+    assert life.reader.retries == {life.one: 1}
+
+
+def test_a_lease_whose_token_was_presented_is_not_prolonged_by_the_grace(tmp_path: Path) -> None:
+    life = Life(Engine(tmp_path, QuickFiles()))
+    life.come_to("leased")
+    life.engine.crash()
+    assert leases.extend(life.reader, life.token, 1)
+    life.engine.collection.serve()
+    assert life.lease_of().ends_at_ms == life.now_ms + 1
+
+
+def test_the_grace_is_for_a_start_and_not_for_a_turn_that_an_exception_ends(tmp_path: Path) -> None:
+    """What the process knows to be over stays so."""
+    life = Life(Engine(tmp_path, QuickFiles()))
+    life.come_to("leased")
+    life.pass_time(LEASE_MS)
+    assert life.state() == "waiting"
+    renew(life.engine.collection, life.engine.queue("work"), lambda reader: set(reader.open))
+    assert life.state() == "waiting"
 
 
 @pytest.mark.parametrize("moment", ["kill", "restart", "rolls", "compaction"])
@@ -319,13 +383,15 @@ def test_a_turn_that_an_exception_ends_leaves_leases_alone(tmp_path: Path, what:
     assert leases.confirm(life.reader, life.token)
 
 
-def test_a_lease_that_ended_while_the_server_was_down_is_no_failure(tmp_path: Path) -> None:
+def test_a_lease_whose_time_was_over_while_the_server_was_down_fails_when_its_grace_is(tmp_path: Path) -> None:
     life = Life(Engine(tmp_path, QuickFiles(), retry_delays_ms=(DELAY_MS,)))
     life.come_to("leased")
-    life.engine.clock.advance(LEASE_MS)
-    life.engine.crash()
-    assert life.state() == "waiting"
+    life.let("away")
+    assert life.state() == "leased"
     assert life.reader.retries == {}
+    life.pass_time(GRACE_MS)
+    assert life.state() == "retrying"
+    assert life.reader.retries == {life.one: 1}
     assert leases.confirm(life.reader, life.token), "nobody has had it since"
 
 

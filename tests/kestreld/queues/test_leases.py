@@ -307,7 +307,7 @@ def test_made_up_tokens_of_items_on_disk_are_refused_without_reading_these(tmp_p
 
 
 def test_leases_go_on_over_a_stop_and_are_as_long_as_they_were(make_engine: MakeEngine) -> None:
-    engine = make_engine(max_retries=9)
+    engine = make_engine(max_retries=9, lease_grace_ms=2000)
     for data in (b"a", b"b", b"c"):
         engine.put("work", data)
     tokens = [take_lease(engine, ms=100), take_lease(engine, ms=1000)]

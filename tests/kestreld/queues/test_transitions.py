@@ -68,13 +68,14 @@ LEASE_MS = 1000
 DELAY_MS = 1000
 WHO = "127.0.0.1:1"
 WHY = "no room"
+RULES = {"retry_delays_ms": (DELAY_MS,), "lease_grace_ms": 2000}
 
 
 class Life:
     """One item with a key, on its way through states."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
-        self.engine = Engine(folder / "spool", QuickFiles(), **{"retry_delays_ms": (DELAY_MS,), **settings})
+        self.engine = Engine(folder / "spool", QuickFiles(), **{**RULES, **settings})
         self.one = self.token = 0
         self.opened: list[int] = []
 
