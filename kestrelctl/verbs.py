@@ -37,6 +37,10 @@ TOPICS: Final[dict[str, tuple[Verb, ...]]] = {
             "kestrelctl items work --state leased --fields id,holder,left_ms",
         )),
         Verb("tail", "tail.tail", ("kestrelctl tail work", "kestrelctl tail -f work --json")),
+        Verb("leases", "leases.leases", (
+            "kestrelctl leases --by worker-7",
+            "kestrelctl leases work --by worker-7 -o json",
+        )),
         Verb("lease confirm", "lease.lease_confirm", ("kestrelctl lease confirm work 2314885530818453537",)),
         Verb("lease extend", "lease.lease_extend", ("kestrelctl lease extend work 2314885530818453537 --lease 5m",)),
         Verb("lease give-back", "lease.lease_give_back", (

@@ -114,6 +114,7 @@ class ClientConnection(Transport):
     extend = _by_talk(QueueTalks.extend)
     give_back = _by_talk(QueueTalks.give_back)
     fail = _by_talk(QueueTalks.fail)
+    leases = _by_talk(QueueTalks.leases)
     cancel = _by_talk(QueueTalks.cancel)
 
     def keep_alive(self) -> None:

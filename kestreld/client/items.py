@@ -23,6 +23,16 @@ class OpenItem(NamedTuple):
     id: int  # 0 = the server does not say
 
 
+class HeldLease(NamedTuple):
+    """A lease of a holder that was asked about: from which queue, of which item, and the token that ends it."""
+
+    queue: str
+    id: int
+    token: int
+    left_ms: int
+    length_ms: int  # from when the item was taken to the end of the lease
+
+
 @dataclass(slots=True)
 class RepairAnswer:
     """Result of a repair. `items` are those that some reader has yet to get; `kept_at` "" = nothing was changed."""

@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 from kestreld import checks, errors
 from kestreld.client.blocks import parse_blocks, text
 from kestreld.client.calls import Call
-from kestreld.client.items import OpenItem
+from kestreld.client.items import HeldLease, OpenItem
 from kestreld.client.replies import Reply
 
 T = TypeVar("T")
@@ -226,6 +226,12 @@ class QueueTalks:
     def _change_lease(self, queue: bytes, token: int, option: bytes) -> Talk[bool]:
         command = b"touch %b/%d%b 0" % (checked_key(queue), token, option)
         return (yield from self.ask(command, b"TOUCHED", b"NOT_FOUND")) == b"TOUCHED"
+
+    def leases(self, by: str, queue: bytes = b"") -> Talk[list[HeldLease]]:
+        """Return what the holder of that name has leased, from one queue or all that the user may get from."""
+        lines = yield from self._lines(b"leases by=" + by.encode() + (b" " + checked_key(queue) if queue else b""))
+        found = [line.split(b" ") for line in lines]
+        return [HeldLease(text(words[1]), *map(int, words[2:6])) for words in found]
 
     def cancel(self, queue: bytes, item_key: bytes) -> Talk[bool]:
         """Drop the item that was put with a key, if it is not due yet. False = no such item is delayed."""

@@ -28,7 +28,7 @@ BLOCK_RECEIVE_BYTES: Final = 1 << 20
 CLOSED: Final = "it closed the connection"
 # Commands that change nothing on any kind of server.
 _HARMLESS: Final = (b"version", b"stats", b"dump_")
-_BLOCK_STARTS: Final = (b"STAT ", b"queue '", b"BINDING ", b"END")
+_BLOCK_STARTS: Final = (b"STAT ", b"queue '", b"BINDING ", b"LEASE ", b"END")
 
 
 class Transport:

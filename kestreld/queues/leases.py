@@ -58,6 +58,16 @@ def lease_head(reader: Reader, lease_ms: int, holder: str) -> tuple[int, bytes]:
     return token, record
 
 
+def token_of(reader: Reader, one: int) -> int:
+    """The token of a running lease, also of one that goes on after a start and whose token nobody has presented."""
+    held = reader.held_items()
+    leased = held.leases[one]
+    if leased.is_seen:
+        return leased.token
+    failures = max(reader.retries.get(one, 0) - (one in held.counted), 0)
+    return _token(reader, held, one, leased.attempt, failures) ^ _stamp(reader.open[one])
+
+
 def item_of(token: int) -> int:
     """Lowest 34 bits of the item's id, which are all of most ids."""
     return token >> _LOW_BITS

@@ -1,4 +1,4 @@
-"""Long replies (STATS, DUMP_STATS, DUMP_JOB_QUEUES, DUMP_CONFIG, BINDINGS), made piece by piece as the client reads.
+"""Long replies (STATS, DUMP_STATS, DUMP_CONFIG, LEASES, BINDINGS, ...), made piece by piece as the client reads.
 
 Each is an iterator of pieces of text, and of None where other work may run. So the figures of two queues may be of
 different times; those of one queue are of one.
@@ -8,13 +8,18 @@ from collections.abc import Callable, Generator, Iterator
 from heapq import merge
 from typing import Final
 
+from kestreld.clock import Clock
 from kestreld.config.config import Compat
 from kestreld.config.settings import queue_setting_lines
+from kestreld.queues import leases
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.figures import Sees, adding_up, queue_figures, server_figures
+from kestreld.queues.reader import Reader
+from kestreld.queues.states import lease_of
 from kestreld.stats import Figures, ServerStats
 
 PIECE_BYTES: Final = 1 << 16
+LEASES_AT_ONCE: Final = 256  # looked at in a step: two milliseconds at most
 SORTED_AT_ONCE: Final = 2048
 BINDINGS_AT_ONCE: Final = 512
 END: Final = "END\r\n"
@@ -59,6 +64,37 @@ def bindings_report(collection: QueueCollection, exchange: bytes) -> Pieces:
         for first in range(0, len(keys), BINDINGS_AT_ONCE):
             yield b"".join([b"BINDING %b\r\n" % key for key in keys[first : first + BINDINGS_AT_ONCE]])
     yield END.encode()
+
+
+def leases_report(clock: Clock, readers: list[Reader], name: str, sees: Sees | None) -> Pieces:
+    """A line for each lease that the holder of that name has from `readers`, those stopped and deleted left out."""
+    lines: list[str] = []
+    start = f"{name}/"
+    for reader in readers:
+        held = reader.held
+        if held is None or not held.leased or (sees is not None and not sees(reader.name)):
+            yield None
+            continue
+        for place, one in enumerate(list(held.leases), 1):
+            if place % LEASES_AT_ONCE == 0:
+                yield from _full(lines)
+            lease = lease_of(reader, one)
+            if lease is not None and lease.holder.startswith(start) and one in reader.open and not reader.deleted:
+                length_ms, token = lease.ends_at_ms - lease.since_ms, leases.token_of(reader, one)
+                left_ms = min(max(lease.ends_at_ms - clock.monotonic_ms, 0), length_ms)
+                lines.append(f"LEASE {reader.name} {one} {token} {left_ms} {length_ms}\r\n")
+        yield from _full(lines)
+    yield "".join([*lines, END]).encode("latin-1")
+
+
+def _full(lines: list[str]) -> Pieces:
+    """The lines as a piece if there are enough of them, which empties the list; else None."""
+    if len(lines) < LEASES_AT_ONCE:
+        yield None
+        return
+    piece = "".join(lines).encode("latin-1")
+    lines.clear()
+    yield piece
 
 
 def _in_pieces(

@@ -43,6 +43,8 @@ COMMANDS = {
     "extend": (b"touch %b/7 5", b"NOT_FOUND"),
     "give back": (b"touch %b/7/delay=5 0", b"NOT_FOUND"),
     "failed": (b"touch %b/7/failed 0", b"NOT_FOUND"),
+    "leases of a queue": (b"leases by=me %b", b"END"),
+    "leases": (b"leases by=me", b"END"),
     "peek": (b"get %b/peek", b"END"),
     "flush": (b"flush %b", b"END"),
     "flush_expired": (b"flush_expired %b", b"0"),
@@ -57,9 +59,10 @@ COMMANDS = {
     "version": (b"version", b"VERSION"),
 }
 GETS = {"get", "gets", "open", "close", "abort", "lease", "confirm", "extend", "give back", "failed"}
+GETS.add("leases of a queue")
 PUTS = {"put", "put quietly", "put later", "put once", "add", "cancel"}
 SERVERS = {"flush_all", "flush_all_expired", "dump_config", "reload"}
-FREE = {"stats", "version"}
+FREE = {"stats", "version", "leases"}
 MAY = {
     "putter": PUTS,
     "getter": GETS,
@@ -159,6 +162,27 @@ def test_a_token_that_one_user_may_show_is_not_let_through_for_another(connect):
         refusal = b"CLIENT_ERROR not allowed: get on 'orders'\r\n"
         for line in (b"delete orders/7", b"delete orders/8", b"touch orders/7 5"):
             logged_in(connect, "sweeper").do(line, refusal)
+
+
+def test_only_leases_from_queues_that_one_may_get_from_are_listed(connect, king):
+    names = ["orders", "orders2", "secret"]
+    for name in names:
+        king.put(name, b"x")
+    king.ask(
+        b"".join(b"gets %b/open/lease=60000/by=me\r\n" % name.encode() for name in names),
+        b"",
+    )
+    for name in names:
+        king.expect_line(b"VALUE %b/" % name.encode())
+        king.expect(b"x\r\nEND\r\n")
+    listed = {}
+    for user in ("getter", "king", "putter", "peeper", "admin"):
+        client = logged_in(connect, user)
+        client.send(b"leases by=me\r\n")
+        listed[user] = [line.split()[1].decode() for line in client.read_until(b"END\r\n").splitlines()[:-1]]
+    assert listed == {"getter": names[:2], "king": names, "putter": [], "peeper": [], "admin": []}
+    client = logged_in(connect, "getter")
+    client.do(b"leases by=me secret", b"CLIENT_ERROR not allowed: get on 'secret'\r\n")
 
 
 def test_noreply_keeps_a_refusal_quiet_too(connect, king):

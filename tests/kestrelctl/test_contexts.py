@@ -164,6 +164,16 @@ def test_a_queue_is_created_at_no_server_if_that_is_not_wanted(
     assert on(both, daemon.address, "ls", queue, "-o", "name") == b""
 
 
+def test_leases_of_a_holder_are_listed_with_the_server_that_has_each(
+    both: Kestrelctl, daemon: Daemon, second: Daemon, queue: str
+) -> None:
+    for address in (daemon.address, second.address):
+        on(both, address, "put", queue, "one")
+        on(both, address, "get", queue, "--lease", "1h", "--by", queue, "--json")
+    rows = json.loads(both("leases", "--by", queue, "-o", "json").out)
+    assert [(row["server"], row["queue"]) for row in rows] == [(daemon.address, queue), (second.address, queue)]
+
+
 def test_figures_of_a_queue_are_added_up_or_shown_for_each_server(
     both: Kestrelctl, daemon: Daemon, second: Daemon, queue: str
 ) -> None:

@@ -38,10 +38,11 @@ LEASE: Final = 27
 LEASE_FIRST: Final = 28  # of several queues, the first that has an item
 LEASE_BY: Final = 29  # the holder has a name
 CANCEL: Final = 30
-CONFIRM: Final = 31  # this and the following kinds: in a batch, their token follows
-EXTEND: Final = 32
-GIVE_BACK: Final = 33
-FAIL: Final = 34
+LEASES: Final = 31  # what a holder has
+CONFIRM: Final = 32  # this and the following kinds: in a batch, their token follows
+EXTEND: Final = 33
+GIVE_BACK: Final = 34
+FAIL: Final = 35
 
 STORED: Final = b"STORED\r\n"
 NOT_STORED: Final = b"NOT_STORED\r\n"

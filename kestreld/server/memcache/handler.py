@@ -32,6 +32,7 @@ from kestreld.queues.reports import (
     dump_config_report,
     dump_job_queues_report,
     dump_stats_report,
+    leases_report,
     stats_report,
 )
 from kestreld.queues.slices import Work
@@ -348,6 +349,16 @@ class Handler(CommandHandler):
         if kind == wire.GIVE_BACK:
             return leases.give_back(reader, token, now_ms, command.delay_ms)
         return leases.fail(reader, token, now_ms, command.item_key.decode())
+
+    def _list_leases(self, command: Command) -> None:
+        collection = self.state.collection
+        readers = list(collection.readers.values())
+        if command.name:
+            reader = collection.look_for(command.name)
+            if reader is not None and reader.queue.stopped is not None:
+                raise reader.queue.stopped
+            readers = [reader] if reader is not None else []
+        self._tell(leases_report(collection.clock, readers, command.item_key.decode(), command.sees))
 
     def undelivered(self, reader: Reader, token: int) -> None:
         """Give back the item of a lease whose reply never left the server."""
@@ -676,6 +687,8 @@ class Handler(CommandHandler):
             self._about_bindings(command)
         elif kind == wire.DUMP_CONFIG:
             self._tell(dump_config_report(state.collection))
+        elif kind == wire.LEASES:
+            self._list_leases(command)
         elif kind == wire.QUIT:
             self.quit()
         elif kind == wire.SHUTDOWN:

@@ -458,6 +458,8 @@ class MemcacheParser(Parser):
             return self._parse_named(_NAMED[verb], words)
         if verb == b"flush_all":
             return self._parse_flush_all(words)
+        if verb == b"leases" and not self._strict:
+            return self._parse_leases(words)
         if verb in _BARE:
             command = Command(_BARE[verb])
             command.words = words[1:]
@@ -668,6 +670,20 @@ class MemcacheParser(Parser):
             command.kind = wire.EXTEND
             problem = self._read_lease(command, option if slash else b"lease=%d" % (seconds * 1000))
         return self._refuse(problem) if problem else command
+
+    def _parse_leases(self, words: list[bytes]) -> Command:
+        """Parse `leases by=NAME`, which lists what a holder has, of one queue if one is named."""
+        if len(words) < 2 or not words[1].startswith(b"by="):
+            return self._refuse("leases needs by= and the name of a holder")
+        command = Command(wire.LEASES)
+        command.item_key = words[1][3:]
+        if problem := holder_problem(command.item_key.decode("latin-1")):
+            return self._refuse(f"by= needs a name that {problem}")
+        if len(words) > 2:
+            command.key, command.name = words[2], words[2].decode("latin-1")
+            if not command.name:
+                return self._refuse("empty queue name")
+        return self._surplus(words[0], words[3:]) or command
 
     def _read_reason(self, command: Command, encoded: bytes) -> str:
         """Read the reason of a failure, with %XX for bytes that keys cannot have; returns the error, or ""."""

@@ -21,6 +21,7 @@ _ON_A_QUEUE: Final = {
     wire.READ: Right.GET,
     wire.LEASE: Right.GET,
     wire.LEASE_BY: Right.GET,
+    wire.LEASES: Right.GET,
     wire.CONFIRM: Right.GET,
     wire.EXTEND: Right.GET,
     wire.GIVE_BACK: Right.GET,
@@ -49,6 +50,9 @@ def checker(account: Account) -> Callable[[Command], Command]:
             return command
         if kind == wire.DUMP_JOB_QUEUES:
             command.sees = partial(account.sees, thing=Thing.JOB)
+            return command
+        if kind == wire.LEASES and not command.name:
+            command.sees = partial(account.may, Right.GET)
             return command
         if kind in (wire.GET_MANY, wire.LEASE_FIRST):
             for part in command.parts:

@@ -223,6 +223,7 @@ def check(folder: Path, what: str, moment: str, after: str) -> None:
         is_since_then = moment not in ("compaction", "set back", "set forward") and what != "extended late"
         assert not is_since_then or life.lease_of().since_ms == life.since_ms
         assert life.lease_of().holder == ("" if what == "extended late" else WHO)
+        assert leases.token_of(life.reader, life.one) == life.token
         must_end(life, what, failures)
     elif after != "gone":
         while life.state() != "waiting":

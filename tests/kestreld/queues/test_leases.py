@@ -12,6 +12,7 @@ from kestreld.queues import leases
 from kestreld.queues.leases import confirm, extend, fail, give_back, lease
 from kestreld.queues.reader import Reader
 from kestreld.queues.rebuild import renew
+from kestreld.queues.reports import LEASES_AT_ONCE, leases_report
 from kestreld.queues.waiters import OPEN, Waiter
 from tests.simulation import planted
 from tests.support.clock import FakeClock
@@ -380,3 +381,32 @@ def test_a_queue_that_is_made_anew_after_a_turn_was_cut_short_goes_on_counting_i
     held = engine.reader("work").held
     assert held is not None
     assert (held.expired_leases, held.late_confirms) == (1, 1)
+
+
+def test_what_a_holder_has_is_listed_a_few_leases_at_a_time(make_engine: MakeEngine) -> None:
+    """However many there are: other clients are served in between."""
+    engine, count = make_engine(), 3 * LEASES_AT_ONCE + 5
+    holders = ("me/a:1", "me/b:2", "me2/a:1", "a:1")
+    readers, tokens = [engine.reader(name) for name in ("work", "work+audit", "empty")], []
+    engine.put("work", *[b"x"] * count)
+    for reader in readers:
+        for number in range(count):
+            leased = leases.lease(reader, engine.clock.wall_ms, 1000, holders[number % 4])
+            if leased is not None and number % 4 < 2:
+                tokens.append(leased[0])
+    pieces = list(leases_report(engine.clock, readers, "me", None))
+    text = b"".join(piece for piece in pieces if piece is not None).decode()
+    assert [int(line.split()[3]) for line in text.splitlines()[:-1]] == tokens
+    assert text.endswith("\r\nEND\r\n")
+    assert max(piece.count(b"\r\n") for piece in pieces if piece is not None) <= 2 * LEASES_AT_ONCE
+    assert len(pieces) >= len(readers) + 2 * count // LEASES_AT_ONCE
+    assert list(leases_report(engine.clock, readers, "me", lambda name: name == "empty")) == [None] * 3 + [b"END\r\n"]
+
+
+def test_a_lease_of_a_deleted_queue_is_not_listed(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.put("work", b"a")
+    assert lease(engine.reader("work"), engine.clock.wall_ms, 1000, "me/a:1") is not None
+    report = leases_report(engine.clock, [engine.reader("work")], "me", None)
+    engine.collection.delete("work")
+    assert [piece for piece in report if piece] == [b"END\r\n"]
