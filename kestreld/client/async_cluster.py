@@ -104,6 +104,7 @@ class AsyncClusterQueue:
     get = _in_loop(QueueCalls[AsyncServer].get)
     peek = _in_loop(QueueCalls[AsyncServer].peek)
     flush = _in_loop(QueueCalls[AsyncServer].flush)
+    flush_counted = _in_loop(QueueCalls[AsyncServer].flush_counted)
     delete = _in_loop(QueueCalls[AsyncServer].delete)
     stats = _in_loop(QueueCalls[AsyncServer].stats)
 

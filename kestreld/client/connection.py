@@ -124,6 +124,7 @@ class ClientConnection(Transport):
     # Queues
 
     flush = _by_talk(QueueTalks.flush)
+    flush_counted = _by_talk(QueueTalks.flush_counted)
 
     def flush_all_queues(self) -> None:
         self._ask(b"flush_all", b"OK", b"Flushed all queues.")

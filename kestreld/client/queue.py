@@ -44,6 +44,7 @@ class ClusterQueue:
     get = _in_thread(QueueCalls[Server].get)
     peek = _in_thread(QueueCalls[Server].peek)
     flush = _in_thread(QueueCalls[Server].flush)
+    flush_counted = _in_thread(QueueCalls[Server].flush_counted)
     delete = _in_thread(QueueCalls[Server].delete)
     stats = _in_thread(QueueCalls[Server].stats)
 

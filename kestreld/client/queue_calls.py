@@ -123,6 +123,14 @@ class QueueCalls(Generic[S]):
         """Drop the waiting items on all servers. Raises ServersAway after flushing the others if some are away."""
         yield from self._everywhere(lambda talks: talks.flush(self.key))
 
+    def flush_counted(self) -> PoolCall[S, int]:
+        """Flush, and return how many items were dropped on all servers. Raises as `flush`.
+
+        A server that is too old to say raises LeasesUnknown or UnknownCommand, and keeps its items.
+        """
+        counts: dict[str, int] = yield from self._everywhere(lambda talks: talks.flush_counted(self.key))
+        return sum(counts.values())
+
     def delete(self) -> PoolCall[S, bool]:
         """Drop the queue on all servers. False = there was none.
 

@@ -262,6 +262,19 @@ class QueueTalks:
         """Discard the items of a queue."""
         yield from self.ask(b"flush " + checked_key(queue), b"END")
 
+    def flush_counted(self, queue: bytes) -> Talk[int]:
+        """Discard the items of a queue. Return how many there were.
+
+        Raises LeasesUnknown or UnknownCommand, with nothing discarded, if the server is too old to say.
+        """
+        yield from self.need_leases(queue)  # an old Kestrel would create a queue of that name
+        reply = (yield Request(b"flush %b/count\r\n" % checked_key(queue))).reply
+        if reply == ():
+            raise errors.UnknownCommand(self.address, "flush QUEUE/count")
+        if isinstance(reply, tuple) or not reply.isdigit():
+            raise refusal(self.address, reply, b"flush")
+        return int(reply)
+
     def delete_queue(self, queue: bytes) -> Talk[bool]:
         """Delete a queue. False = there was none; an old Kestrel, or `compat: kestrel-1`, does not say."""
         answers = (b"DELETED", b"NOT_FOUND", b"END")

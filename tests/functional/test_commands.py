@@ -236,6 +236,40 @@ def test_flush_of_an_unknown_queue_makes_none(client: QueueClient, queue: str) -
     assert client.queue_stats(queue) == {}
 
 
+def test_flush_says_how_many_items_that_were_if_it_is_asked(client: QueueClient, queue: str) -> None:
+    """Those that wait, also for their time; not those that somebody has."""
+    name = queue.encode()
+    client.do(b"flush %b/count" % name, b"0\r\n")
+    assert f"queue_{queue}_items" not in client.stats(), "it makes none"
+    client.put(queue, *[b"x"] * 5)
+    client.do(b"set %b/delay=60000 0 0 1\r\ny" % name, b"STORED\r\n")
+    client.get(f"{queue}/open")
+    client.send(b"gets %b/open/lease=60000\r\n" % name)
+    client.read_until(b"END\r\n")
+    client.do(b"flush %b/count" % name, b"4\r\n")
+    client.do(b"flush %b/count" % name, b"0\r\n")
+    client.put(queue, b"x", b"y")
+    client.send(b"flush %b/count noreply\r\n" % name)
+    client.do(b"flush %b/count" % name, b"0\r\n")
+    client.get(f"{queue}+audit")
+    client.put(queue, b"x", b"y")
+    client.do(b"flush %b+audit/count" % name, b"2\r\n")
+    assert client.items(queue) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        (b"flush /count", b"CLIENT_ERROR empty queue name\r\n"),
+        (b"flush q/count 5", b"CLIENT_ERROR too many words for flush\r\n"),
+        (b"flush q/count/count", b"0\r\n"),
+        (b"flush q/counts", b"END\r\n"),
+    ],
+)
+def test_a_flush_that_counts_what_is_no_queue_says_so(client: QueueClient, line: bytes, answer: bytes) -> None:
+    client.do(line, answer)
+
+
 def test_flush_all_empties_every_queue(client: QueueClient, queue: str) -> None:
     names = [f"{queue}-{number}" for number in range(5)]
     for command in (b"flush_all", b"flush_all 0"):

@@ -6,11 +6,12 @@ import pty
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from kestreld import __version__
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, running_daemon
 from tests.support.shell import Kestrelctl
 
 
@@ -77,6 +78,29 @@ def test_counting_verbs_print_the_count(own_kestrelctl: Kestrelctl) -> None:
 def test_version_is_the_servers_and_the_option_ones_own(kestrelctl: Kestrelctl) -> None:
     assert kestrelctl("version").out.decode() == f"{__version__}\n"
     assert kestrelctl("--version").out.decode() == f"kestrelctl {__version__}\n"
+
+
+def test_flush_prints_how_many_items_there_were_if_it_is_asked(kestrelctl: Kestrelctl, queue: str) -> None:
+    assert kestrelctl("flush", queue, "--count").code == 1
+    run = kestrelctl("flush", queue, "--count", "--missing-ok")
+    assert (run.code, run.out) == (0, b"0\n")
+    kestrelctl("put", queue, "--lines", stdin=b"a\nb\nc\n")
+    kestrelctl("put", queue, "later", "--delay", "1h")
+    run = kestrelctl("flush", queue, "--count", "--yes")
+    assert (run.code, run.out) == (0, b"4\n")
+    kestrelctl("put", queue, "a")
+    run = kestrelctl("flush", queue, "--count", "--yes", "-o", "json")
+    assert json.loads(run.out) == [{"items": 1, "queue": queue}]
+    assert kestrelctl("flush", queue, "--yes").out == b"", "without being asked it says nothing"
+    assert kestrelctl("flush", queue, "--yes", "-o", "json").code == 2
+
+
+def test_flush_that_cannot_be_counted_discards_nothing(tmp_path: Path) -> None:
+    with running_daemon(tmp_path / "old", "compat=kestrel-1") as old:
+        kestrelctl = Kestrelctl(old.address, tmp_path)
+        kestrelctl("put", "work", "x")
+        assert kestrelctl("flush", "work", "--count", "--yes").code == 77
+        assert kestrelctl("get", "work").out == b"x"
 
 
 def test_flush_all_empties_every_queue_and_shutdown_stops_the_server(

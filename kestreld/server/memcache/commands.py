@@ -39,10 +39,11 @@ LEASE_FIRST: Final = 28  # of several queues, the first that has an item
 LEASE_BY: Final = 29  # the holder has a name
 CANCEL: Final = 30
 LEASES: Final = 31  # what a holder has
-CONFIRM: Final = 32  # this and the following kinds: in a batch, their token follows
-EXTEND: Final = 33
-GIVE_BACK: Final = 34
-FAIL: Final = 35
+FLUSH_COUNTED: Final = 32  # a FLUSH whose answer is the number of items
+CONFIRM: Final = 33  # this and the following kinds: in a batch, their token follows
+EXTEND: Final = 34
+GIVE_BACK: Final = 35
+FAIL: Final = 36
 
 STORED: Final = b"STORED\r\n"
 NOT_STORED: Final = b"NOT_STORED\r\n"

@@ -588,11 +588,11 @@ class Handler(CommandHandler):
             self._unless_quiet(command, NOT_STORED)
         elif kind == wire.DELETE:
             self._delete(command)
-        elif kind == wire.FLUSH:
+        elif kind in (wire.FLUSH, wire.FLUSH_COUNTED):
             self._name_as_kestrel(command)
-            collection.flush(command.name)
+            count = collection.flush(command.name)
             self._depend_on_name(command.name)
-            self._unless_quiet(command, END)
+            self._unless_quiet(command, END if kind == wire.FLUSH else b"%d\r\n" % count)
         elif kind == wire.FLUSH_ALL:
             self._everywhere(command, collection.flush_all())
         elif kind == wire.FLUSH_EXPIRED:

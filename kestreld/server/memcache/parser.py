@@ -738,6 +738,10 @@ class MemcacheParser(Parser):
                 return self._refuse(_unknown_option(option))
             if not command.name:
                 return self._refuse("empty queue name")
+        if kind == wire.FLUSH and words[1].endswith(b"/count") and not self._strict:
+            command.kind, command.name = wire.FLUSH_COUNTED, command.name.removesuffix("/count")
+            if not command.name:
+                return self._refuse("empty queue name")
         return self._surplus(words[0], rest) or command
 
     def _parse_about_bindings(self, kind: int, verb: str, words: list[bytes]) -> Command:

@@ -31,6 +31,7 @@ _ON_A_QUEUE: Final = {
     wire.UNBIND: Right.PUT,
     wire.UNBIND_ALL: Right.PUT,
     wire.FLUSH: Right.FLUSH,
+    wire.FLUSH_COUNTED: Right.FLUSH,
     wire.FLUSH_EXPIRED: Right.FLUSH,
     wire.DELETE: Right.DELETE,
     wire.REPAIR: Right.ADMIN,

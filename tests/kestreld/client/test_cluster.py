@@ -97,6 +97,10 @@ def test_a_queue_is_flushed_and_deleted_everywhere(queue: ClusterQueue) -> None:
         queue.put(b"x")
     queue.flush()
     assert figures(queue, "items") == [0, 0]
+    for _ in range(20):
+        queue.put(b"x")
+    assert [queue.flush_counted() for _ in range(2)] == [20, 0]
+    assert figures(queue, "items") == [0, 0]
     assert queue.delete()
     assert figures(queue, "items") == []
     assert not queue.delete()
