@@ -43,6 +43,7 @@ COMMANDS = {
     "extend": (b"touch %b/7 5", b"NOT_FOUND"),
     "give back": (b"touch %b/7/delay=5 0", b"NOT_FOUND"),
     "failed": (b"touch %b/7/failed 0", b"NOT_FOUND"),
+    "list": (b"wait ~l %b", b"OK"),
     "leases of a queue": (b"leases by=me %b", b"END"),
     "leases": (b"leases by=me", b"END"),
     "peek": (b"get %b/peek", b"END"),
@@ -60,7 +61,7 @@ COMMANDS = {
     "version": (b"version", b"VERSION"),
 }
 GETS = {"get", "gets", "open", "close", "abort", "lease", "confirm", "extend", "give back", "failed"}
-GETS.add("leases of a queue")
+GETS |= {"leases of a queue", "list"}
 PUTS = {"put", "put quietly", "put later", "put once", "add", "cancel"}
 SERVERS = {"flush_all", "flush_all_expired", "dump_config", "reload"}
 FREE = {"stats", "version", "leases"}

@@ -40,10 +40,12 @@ LEASE_BY: Final = 29  # the holder has a name
 CANCEL: Final = 30
 LEASES: Final = 31  # what a holder has
 FLUSH_COUNTED: Final = 32  # a FLUSH whose answer is the number of items
-CONFIRM: Final = 33  # this and the following kinds: in a batch, their token follows
-EXTEND: Final = 34
-GIVE_BACK: Final = 35
-FAIL: Final = 36
+LIST_QUEUES: Final = 33  # a connection's list of queues is made, gets longer or is dropped
+LEASE_LISTED: Final = 34  # of the queues of such a list, the first that has an item
+CONFIRM: Final = 35  # this and the following kinds: in a batch, their token follows
+EXTEND: Final = 36
+GIVE_BACK: Final = 37
+FAIL: Final = 38
 
 STORED: Final = b"STORED\r\n"
 NOT_STORED: Final = b"NOT_STORED\r\n"
@@ -63,7 +65,8 @@ class Command:
     keeps the reader of that name. `sees` tests which queues the sender may know of, None = all; `may_create` is True
     if the sender may create the queue. `lease_ms` is the duration of a lease; `delay_ms` the time until an item that
     is put or given back is due; `item_key` the text after `key=`, `reason=` or `by=`, or the key of a binding, of
-    which an UNBIND_ALL has the exchange only.
+    which an UNBIND_ALL has the exchange only. Of a LEASE_LISTED `name` is that of the list, `key` has the options that
+    its queues are leased from with, and `words` all options.
     """
 
     __slots__ = (

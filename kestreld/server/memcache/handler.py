@@ -4,7 +4,7 @@ It never waits. A GET that has to becomes a `Waiter`; the commands behind it sta
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -37,7 +37,7 @@ from kestreld.queues.reports import (
 )
 from kestreld.queues.slices import Work
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
-from kestreld.server.command_handler import CommandHandler, Unsettled
+from kestreld.server.command_handler import OUTPUT_BYTES_MAX, CommandHandler, Unsettled
 from kestreld.server.memcache import commands as wire
 from kestreld.server.memcache.commands import (
     CONFIRM,
@@ -53,11 +53,13 @@ from kestreld.server.memcache.commands import (
     TOUCHED,
     Command,
 )
+from kestreld.server.memcache.lists import LISTED_MAX, MADE_AT_ONCE, QueueLists
 from kestreld.server.state import Reloaded, ServerState
 
 _READS: Final = frozenset((wire.READ, GET))
 _ABOUT_BINDINGS: Final = frozenset((wire.BIND, wire.UNBIND, wire.UNBIND_ALL, wire.BINDINGS))
 _DATA_AT: Final = ITEM_HEADER_BYTES
+_LISTED_COST_BYTES: Final = OUTPUT_BYTES_MAX // LISTED_MAX + 1  # of output, for each queue of a list
 _VALUE_END: Final = b"\r\nEND\r\n"
 _join: Final = b"".join
 
@@ -88,6 +90,7 @@ class Handler(CommandHandler):
         self.open_reads: list[tuple[Reader, int, int]] = []  # see `reads_held`
         self.asked: Command | None = None  # the command that waits
         self.keys: deque[Command] | None = None  # of a GET of several, those still to be answered
+        self.lists: QueueLists | None = None  # of queues, that the client has made
         self.named = (b"", "")  # name by which the client leased last, and what its leases have as their holder
 
     @property
@@ -180,11 +183,14 @@ class Handler(CommandHandler):
 
     def _target(self, command: Command) -> Reader:
         """Return the queue that a command names, created if need be, and remember it in the cached command."""
+        command.target = reader = self._named(command)
+        return reader
+
+    def _named(self, command: Command) -> Reader:
         collection = self.state.collection
         if not command.may_create and collection.look_for(command.name) is None:
             raise QueueNotMade(f"not allowed: create on {command.name!r}")
-        command.target = reader = collection.reader(command.name)
-        return reader
+        return collection.reader(command.name)
 
     def _answer_problem(self, problem: KestrelError) -> None:
         if isinstance(problem, JournalFailed):
@@ -265,9 +271,11 @@ class Handler(CommandHandler):
         if not self._lease_head_by(command, reader):
             self._await_lease(command, reader)
 
-    def _await_lease(self, command: Command, reader: Reader) -> None:
+    def _await_lease(self, command: Command, reader: Reader, *others: Reader) -> None:
         if command.wait_ms > 0 and not self.state.collection.stopping:
-            self._wait(command, reader, OPEN)
+            waiter = self._wait(command, reader, OPEN)
+            for other in others:
+                other.wait_queue.add(waiter)
         else:
             self.stats.missed_gets += 1
             self.out.append(END)
@@ -319,6 +327,100 @@ class Handler(CommandHandler):
         waiter = self._wait(command, first, OPEN)
         for reader in others:
             reader.wait_queue.add(waiter)
+
+    def _list_queues(self, command: Command) -> None:
+        """Create the queues that are missing, between the commands of others, and add all to a list; or drop it."""
+        if self.lists is None:
+            self.lists = QueueLists()
+        if not command.parts:
+            self.lists.drop(command.name)
+            self.out.append(wire.OK)
+        elif not self.lists.has_room(command.name, command.parts):
+            self._answer_error(b"CLIENT_ERROR", f"the lists of a connection have at most {LISTED_MAX} queues")
+        else:
+            self._make(self._missing(command.parts), partial(self._extend_list, self.lists, command))
+
+    def _extend_list(self, lists: QueueLists, command: Command) -> None:
+        lists.extend(command.name, command.parts)
+        self.out.append(wire.OK)
+
+    def _missing(self, parts: list[Command]) -> list[Command]:
+        """Those of the queues that have to be created."""
+        collection = self.state.collection
+        return [one for one in parts if collection.find(one.name) is None and collection.problem_of(one.name) is None]
+
+    def _make(self, missing: list[Command], then: Callable[[], None]) -> None:
+        """Create queues, in slices, and call `then`, unless one cannot be created, which is answered."""
+        self.held = self.is_at_work = True
+        self.state.control.take_on(self._make_each(missing, then))
+
+    def _make_each(self, missing: list[Command], then: Callable[[], None]) -> Work:
+        try:
+            for part in missing:
+                if self.gone:
+                    return
+                self._named(part)
+                yield None
+        except (JournalFailed, JournalCorrupt, QueueNotMade) as problem:
+            self._answer_problem(problem)
+        else:
+            then()
+        self._let_go()
+
+    def _put_off(self, command: Command) -> None:
+        self.put_off = command
+
+    def _lease_listed(self, command: Command, has_one: Reader | None = None) -> None:
+        """`_lease_first` for a list of queues, without those that are stopped. `has_one` ended the wait."""
+        listed = self.lists.get(command.name) if self.lists is not None else None
+        if listed is None:
+            self._answer_error(b"CLIENT_ERROR", f"no list {command.name}: wait {command.name} and queues makes one")
+            return
+        parts = listed.parts(b"turn" in command.words) if has_one is None else []
+        if has_one is None and len(missing := self._missing(parts)) > MADE_AT_ONCE:  # they were deleted
+            self._make(missing, partial(self._put_off, command))
+            return
+        readers = self._listed(command, parts) if has_one is None else [has_one]
+        part = Command(LEASE)
+        part.lease_ms, part.item_key = command.lease_ms, command.item_key
+        lease_head = self._lease_head_by if part.item_key else self._lease_head
+        for reader in readers:
+            part.key = reader.name.encode("latin-1") + command.key
+            part.prefix = b"VALUE " + part.key + b" 0 "
+            if lease_head(part, reader):
+                listed.after(reader.name)
+                return
+        if has_one is not None:
+            self._lease_listed(command)
+        elif readers:
+            self._await_lease(command, *readers)
+
+    def _listed(self, command: Command, parts: list[Command]) -> list[Reader]:
+        """The queues of a list that can be leased from. If there are none the reason is raised."""
+        problem: KestrelError | None = None
+        readers = list[Reader]()
+        self.room_bytes -= _LISTED_COST_BYTES * len(parts)  # who repeats it must not keep others waiting
+        for part in parts:
+            try:
+                reader = self._may_lease(command, part)
+            except (JournalFailed, JournalCorrupt) as reason:
+                problem = problem or reason
+            else:
+                readers.append(reader)
+        if problem is not None and not readers:
+            raise problem
+        return readers
+
+    def _may_lease(self, command: Command, part: Command) -> Reader:
+        """The queue of a list. Raises the reason if it cannot be leased from, or not for so long."""
+        if command.sees is not None and not command.sees(part.name):
+            raise QueueNotMade(f"not allowed: get on {part.name!r}")
+        reader = self._named(part)
+        if reader.queue.stopped is not None:
+            raise reader.queue.stopped
+        if command.lease_ms > reader.config.max_lease_ms:
+            raise QueueNotMade(f"lease= allows at most {reader.config.max_lease_ms} (max_lease) from {part.name}")
+        return reader
 
     def _end_lease(self, command: Command, token: int) -> None:
         """Execute a command with a token: confirm, extend or give back the lease, or report a failure."""
@@ -555,6 +657,12 @@ class Handler(CommandHandler):
             self._lease_by(command)
         elif command.kind == wire.LEASE_FIRST:
             self._lease_first(command)
+        elif command.kind == wire.LEASE_LISTED:
+            assert isinstance(waiter.reader, Reader)
+            try:
+                self._lease_listed(command, waiter.reader)
+            except (JournalFailed, JournalCorrupt, QueueNotMade) as problem:
+                self._answer_problem(problem)
         else:
             assert isinstance(waiter.reader, Reader)
             self._fetch(command, waiter.reader)
@@ -580,6 +688,10 @@ class Handler(CommandHandler):
             self._lease_first(command)
         elif kind == wire.LEASE_BY:
             self._lease_by(command)
+        elif kind == wire.LEASE_LISTED:
+            self._lease_listed(command)
+        elif kind == wire.LIST_QUEUES:
+            self._list_queues(command)
         elif kind == wire.CANCEL:
             self._cancel(command)
         elif kind == wire.TOO_LARGE:

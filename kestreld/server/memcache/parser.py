@@ -38,6 +38,7 @@ EXPIRY_S_MAX: Final = 10**13
 FLAGS_MAX: Final = (1 << 32) - 1
 WAIT_MS_MAX: Final = 10**12
 KEYED_WORD_BYTES_MAX: Final = 250  # memcache clients refuse longer ones
+LIST_MARK: Final = b"~"  # what a list of queues begins with: no queue's name has it
 TOKEN_FOLLOWS: Final = -2  # in the place of a length of data
 
 BINARY_MAGIC: Final = (b"\x80", b"\x81")  # the first byte of memcached's binary protocol, of requests and of answers
@@ -48,6 +49,7 @@ _NUMBER: Final = re.compile(rb"-?\d{1,19}")
 _ENCODED: Final = re.compile(rb"%([0-9A-Fa-f]{2})?")
 TOKEN_DIGITS_MAX: Final = 20
 _TOKEN: Final = re.compile(rb"\d{1,%d}(?![^ /])" % TOKEN_DIGITS_MAX)
+_LIST: Final = re.compile(rb"~[!-.0-~]{1,64}")
 # Storage commands that queues do not have, and the index of the word with the length of their data
 _STORAGE_WORDS: Final = {b"add": 4, b"replace": 4, b"append": 4, b"prepend": 4, b"cas": 4, b"ms": 2}
 _BARE: Final = {
@@ -460,6 +462,8 @@ class MemcacheParser(Parser):
             return self._parse_flush_all(words)
         if verb == b"leases" and not self._strict:
             return self._parse_leases(words)
+        if verb == b"wait" and not self._strict:
+            return self._parse_wait(words)
         if verb in _BARE:
             command = Command(_BARE[verb])
             command.words = words[1:]
@@ -477,6 +481,8 @@ class MemcacheParser(Parser):
         if len(words) < 2:
             return self._refuse_as_kestrel("get needs a queue name")
         keys = words[1:2] if self._strict else words[1:]
+        if keys[0].startswith(LIST_MARK) and not self._strict:
+            return self._parse_listed(keys, with_id=with_id)
         parts = [self._parse_read(key, with_id and not self._strict) for key in keys]
         if len(parts) == 1:
             return parts[0]
@@ -489,6 +495,38 @@ class MemcacheParser(Parser):
             if not all(part.lease_ms and part.wait_ms > 0 for part in parts):
                 return self._refuse("t= cannot be used with several queues, unless each has open, lease= and t=")
             command.kind, command.wait_ms = wire.LEASE_FIRST, min(part.wait_ms for part in parts)
+        return command
+
+    def _parse_listed(self, keys: list[bytes], *, with_id: bool) -> Command:
+        """Parse a lease from a list of queues: as from one queue, and `/turn`."""
+        pieces = keys[0].split(b"/")
+        options = [one for one in pieces[1:] if one != b"turn"]
+        command = self._parse_read(b"/".join([pieces[0], *options]), with_id)
+        if command.kind == REPLY:
+            return command
+        flags = [one for one in options if b"=" not in one and one != b"open"]
+        if len(keys) > 1 or flags or command.kind not in (LEASE, LEASE_BY) or len(pieces) - len(options) > 2:
+            return self._refuse(
+                "of a list of queues items can only be leased: gets ~list/open/lease=, t=, by= and turn"
+            )
+        command.kind = wire.LEASE_LISTED
+        command.words = pieces[1:]
+        command.key = b"".join([b"/" + one for one in options])
+        return command
+
+    def _parse_wait(self, words: list[bytes]) -> Command:
+        """Parse `wait ~list <queue> ...`, which adds queues to a list of the connection, or drops it without any."""
+        if len(words) < 2 or not _LIST.fullmatch(words[1]):
+            return self._refuse("wait needs the name of a list, ~ and up to 64 characters without /, and queues")
+        parts = list[Command]()
+        for word in words[2:]:
+            command = Command(GET)
+            command.key, command.name = word, word.decode("latin-1")
+            if problem := queue_name_problem(command.name):
+                return self._refuse(problem)
+            parts.append(command)
+        command = Command(wire.LIST_QUEUES)
+        command.key, command.name, command.parts = words[1], words[1].decode("latin-1"), parts
         return command
 
     def _parse_read(self, key: bytes, with_id: bool) -> Command:

@@ -55,7 +55,10 @@ def checker(account: Account) -> Callable[[Command], Command]:
         if kind == wire.LEASES and not command.name:
             command.sees = partial(account.may, Right.GET)
             return command
-        if kind in (wire.GET_MANY, wire.LEASE_FIRST):
+        if kind == wire.LEASE_LISTED:
+            command.sees = partial(account.may, Right.GET)  # rights may have changed since the list was made
+            return command
+        if kind in (wire.GET_MANY, wire.LEASE_FIRST, wire.LIST_QUEUES):
             for part in command.parts:
                 checked = check(part)
                 if checked is not part:

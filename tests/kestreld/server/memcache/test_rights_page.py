@@ -31,6 +31,7 @@ LINES: dict[tuple[str, str], tuple[bytes, ...]] = {
     ("get", "/by=NAME"): (b"gets Q/open/lease=9/by=a\r\n", b"gets Q/open/lease=9/t=1/by=a Q/open/lease=9/t=1\r\n"),
     ("flush", "/count"): (b"flush Q/count\r\n",),
     ("get", "leases by=NAME Q"): (b"leases by=a Q\r\n",),
+    ("get", "wait ~LIST Q"): (b"wait ~a Q\r\n", b"wait ~a Q Q\r\n"),
     ("get", "delete Q/TOKEN"): (b"delete Q/7\r\n",),
     ("get", "touch Q/TOKEN"): (b"touch Q/7 5\r\n", b"touch Q/7 0\r\n"),
     ("get", "/delay=MS"): (b"touch Q/7/delay=5 0\r\n",),
@@ -51,6 +52,7 @@ LINES: dict[tuple[str, str], tuple[bytes, ...]] = {
     },
 }
 FREE = {wire.VERSION, wire.STATS, wire.DUMP_STATS, wire.DUMP_JOB_QUEUES, wire.QUIT, wire.REPLY}
+FREE.add(wire.LEASE_LISTED)  # it requires the right on each queue of the list when it is carried out
 COMBINED = ("create", "all")
 
 
