@@ -260,6 +260,7 @@ class Queue(QueuePuts):
             self.report(f"{self.name}: {failure}; leases are in memory until the disk takes them")
             return True
         if self.sync_ms == 0:
+            journal.begin_behind(sum(map(len, parts)))  # a new segment repeats leases, and must not be full by that
             return True  # it is rolled when it is on disk
         is_full = not 0 < used_bytes < self.segment_bytes_max and self.wants_segment(journal)
         if is_full and self not in self.commit_group.rolling:

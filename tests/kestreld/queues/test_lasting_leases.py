@@ -20,7 +20,7 @@ from kestreld.queues.reader import Reader
 from kestreld.queues.rebuild import renew
 from kestreld.queues.repairing import Repairer
 from tests.support.compiled import interpreted_only
-from tests.support.engine import Engine, QuickFiles
+from tests.support.engine import Engine, LateFiles, QuickFiles
 
 LEASE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
@@ -409,6 +409,41 @@ def test_a_token_that_a_power_cut_has_forgotten_is_not_given_again(tmp_path: Pat
         assert leases.give_back(life.reader, life.token, life.engine.clock.wall_ms)
     life.let("power cut")
     life.lease()
+
+
+@pytest.mark.parametrize(("segment_bytes", "count"), [(1, 1), (300, 30), (1024, 100)])
+def test_leases_that_are_more_than_a_segment_are_not_written_again_and_again(
+    tmp_path: Path, segment_bytes: int, count: int
+) -> None:
+    """Each new segment repeats them, as of two that are not synced one may be lost."""
+    files = LateFiles()
+    engine = Engine(tmp_path, files, sync_journal_ms=0, max_journal_size_bytes=segment_bytes)
+    engine.reader("work")
+    engine.put("work", *[b"x"] * count)
+
+    def rounds() -> int:
+        for done in range(20):
+            if not files.under_way:
+                return done
+            files.finish_background()
+            engine.end_turn()
+        return 20
+
+    engine.end_turn()
+    assert rounds() < 20
+    tokens = [leases.lease(engine.reader("work"), engine.clock.wall_ms, LEASE_MS, WHO) for _ in range(count)]
+    engine.end_turn()
+    assert rounds() < 20
+    begun = len(engine.segments("work"))
+    for _ in range(60):
+        for found in tokens:
+            assert found is not None
+            assert leases.extend(engine.reader("work"), found[0], LEASE_MS)
+        engine.end_turn()
+        assert rounds() < 20
+    assert len(engine.segments("work")) > begun, "extensions fill a segment"
+    engine.crash()
+    assert len(engine.reader("work").open) == count
 
 
 def test_an_undone_flush_brings_back_what_waited_and_not_what_was_leased(tmp_path: Path) -> None:
