@@ -34,6 +34,8 @@ NEEDS: Final = {
     "readers create": ["made"],
     "readers move": ["kept", "latest"],
     "readers drop": ["kept"],
+    "bind": ["bound"],
+    "unbind": ["bound"],
     "cache set": ["x"],
     "cache add": ["x"],
     "jobs add": ["x"],
@@ -47,8 +49,8 @@ BY_ADMIN_PORT: Final = {
 # nagios decides here.
 DOWN_CODES: Final = {"check": 2, "cluster status": 2}
 NOTHING_TO_UNDO: Final = b"kestrelctl: nothing to undo for %b: trash_seconds is 0, or has expired\n"
-# There is nothing to undo, delayed or dead, and the machine may not be well.
-CODES: Final[dict[str, set[int]]] = {"undo": {1}, "doctor": {0, 1, 88}}
+# There is nothing to undo, delayed, dead or bound, and the machine may not be well.
+CODES: Final[dict[str, set[int]]] = {"undo": {1}, "doctor": {0, 1, 88}, "bindings": {0, 1}}
 CODES |= {verb: {1} for verb in ("cancel", "run-now", "dead", "redrive")}
 JOB_VERBS = ("ack", "fastack", "nack", "enqueue", "dequeue", "delete", "working", "show", "wait", "dead", "redrive")
 CODES |= {f"lease {verb}": {1} for verb in ("confirm", "extend", "give-back")}
@@ -72,7 +74,10 @@ READING: Final = [
     and command.words not in {"jobs restart", *WITH_OTHER_NODES}
 ]
 HAS_QUEUE: Final = [
-    command for command in READING if any(argument.value.kind == Kind.QUEUE for argument in command.arguments)
+    command
+    for command in READING
+    if any(argument.value.kind == Kind.QUEUE for argument in command.arguments)
+    and command.words not in ("bind", "unbind")  # their first word is an exchange, which may be anything
 ]
 
 

@@ -195,6 +195,18 @@ def test_a_file_of_a_later_version_or_of_another_kind_is_left_alone(tmp_path: Pa
     assert "unsupported record fields" in str(reopened(path).ledger.problem)
 
 
+def test_a_file_with_an_entry_of_another_kind_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    reopened(path).change({b"a": b"1", b"b": b"2"})
+    content, log = path.read_bytes(), list[str]()
+    ledger = Ledger(QuickFiles(), str(path), 10, log.append, lambda key, value: key == b"a")
+    ledger.read()
+    assert len(ledger) == 0
+    assert log == [str(ledger.problem)]
+    assert "an entry of another kind: b'b'" in log[0]
+    assert path.read_bytes() == content
+
+
 STEPS: tuple[Changes, ...] = (
     {b"a": b"1", b"b": b"1"},
     {b"a": b"2", b"c": b"x" * 700},
