@@ -18,6 +18,8 @@ LINES: dict[tuple[str, str], tuple[bytes, ...]] = {
     ("put", "set"): (b"set Q 0 0 1\r\nx\r\n", b"set Q 5 9 1\r\nx\r\n", b"set Q/delay=5 0 0 1\r\nx\r\n"),
     ("put", "add Q/key=KEY"): (b"add Q/key=a 0 0 1\r\nx\r\n",),
     ("put", "delete Q/key=KEY"): (b"delete Q/key=a\r\n",),
+    ("put", "bind"): (b"bind e Q\r\n", b"bind e Q k p\r\n"),
+    ("put", "unbind"): (b"unbind e Q\r\n", b"unbind e Q k\r\n"),
     ("get", "get"): (b"get Q\r\n", b"get Q Q\r\n", b"get Q/t=5\r\n"),
     ("get", "gets"): (b"gets Q\r\n",),
     ("get", "/open"): (b"get Q/open\r\n",),
@@ -51,7 +53,7 @@ LINES: dict[tuple[str, str], tuple[bytes, ...]] = {
         for word in ("shutdown", "reload", "dump_config", "flush_all", "flush_all_expired")
     },
 }
-FREE = {wire.VERSION, wire.STATS, wire.DUMP_STATS, wire.DUMP_JOB_QUEUES, wire.QUIT, wire.REPLY}
+FREE = {wire.VERSION, wire.STATS, wire.DUMP_STATS, wire.DUMP_JOB_QUEUES, wire.BINDINGS, wire.QUIT, wire.REPLY}
 FREE.add(wire.LEASE_LISTED)  # it requires the right on each queue of the list when it is carried out
 COMBINED = ("create", "all")
 
