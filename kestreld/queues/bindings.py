@@ -66,10 +66,9 @@ class Bindings:
             if name in self._by_exchange:
                 yield list(self._by_exchange[name])
 
-    def of_queue(self, queue: bytes, exchange: bytes | None = None) -> list[bytes]:
-        """Bindings of a queue, or those to one exchange."""
-        found = self._by_queue.get(queue, {})
-        return list(found) if exchange is None else [key for key in found if key.startswith(exchange + b" ")]
+    def has(self, queue: bytes) -> bool:
+        """True if the queue has bindings."""
+        return queue in self._by_queue
 
     def bind(self, key: bytes, done: Done) -> None:
         """Add a binding, unless it is there. Raises as `Ledger.change`, as does the next."""
@@ -79,11 +78,19 @@ class Bindings:
         """Remove a binding, if it is there."""
         self._change({key: None}, done)
 
-    def unbind_all(self, keys: list[bytes]) -> Generator[int, None, JournalFailed | None]:
-        """Remove many bindings in steps, each on disk before the next. Returns the failure that has stopped it."""
+    def unbind_all(
+        self, queue: bytes, exchange: bytes | None = None
+    ) -> Generator[int | None, None, JournalFailed | None]:
+        """Remove the bindings of a queue, or those to one exchange, in steps, each on disk before the next.
+
+        Returns the failure that has stopped it.
+        """
+        keys, start = list(self._by_queue.get(queue, ())), b"" if exchange is None else exchange + b" "
         for first in range(0, len(keys), _REMOVED_AT_ONCE):
             ends: list[JournalFailed | None] = []
-            self._change(dict.fromkeys(keys[first : first + _REMOVED_AT_ONCE]), ends.append)
+            chosen = [key for key in keys[first : first + _REMOVED_AT_ONCE] if key.startswith(start)]
+            self._change(dict.fromkeys(chosen), ends.append)
+            yield None
             while not ends:
                 yield WAITS
             if ends[0] is not None:

@@ -720,9 +720,9 @@ class Handler(CommandHandler):
     def _delete(self, command: Command) -> None:
         """Delete a queue, once it has no bindings any more."""
         collection = self.state.collection
-        if bound := collection.bindings.of_queue(command.key):
+        if collection.bindings.has(command.key):
             self.put_off = command
-            self._unbind_all(bound, None)
+            self._unbind_all(command, None)
             return
         reader = collection.find(command.name)
         there = collection.delete(command.name)
@@ -743,7 +743,7 @@ class Handler(CommandHandler):
             self._tell(bindings_report(collection, command.item_key))
             return
         if command.kind == wire.UNBIND_ALL:
-            self._unbind_all(bindings.of_queue(command.key, command.item_key), wire.OK)
+            self._unbind_all(command, wire.OK)
             return
         if command.kind == wire.BIND and not command.may_create and collection.look_for(command.name) is None:
             raise QueueNotMade(f"not allowed: create on {command.name!r}")
@@ -770,13 +770,14 @@ class Handler(CommandHandler):
         is_full = isinstance(problem, LedgerFull)
         self._answer_error(b"SERVER_ERROR", "too many bindings" if is_full else f"bindings {problem}")
 
-    def _unbind_all(self, keys: list[bytes], reply: bytes | None) -> None:
-        """Remove bindings and reply, or execute the command that was put off for it; in slices."""
+    def _unbind_all(self, command: Command, reply: bytes | None) -> None:
+        """Remove bindings of a queue and reply, or execute the command that was put off for it; in slices."""
         self.held = self.is_at_work = True
-        self.state.control.take_on(self._carry_out_unbind(keys, reply))
+        self.state.control.take_on(self._carry_out_unbind(command, reply))
 
-    def _carry_out_unbind(self, keys: list[bytes], reply: bytes | None) -> Work:
-        problem = yield from self.state.collection.bindings.unbind_all(keys)
+    def _carry_out_unbind(self, command: Command, reply: bytes | None) -> Work:
+        exchange = command.item_key or None  # a `delete` has none
+        problem = yield from self.state.collection.bindings.unbind_all(command.key, exchange)
         if problem is not None:
             self.put_off = None
             self._answer_no_bindings(problem)
