@@ -527,6 +527,6 @@ SEEN_BY: Final = {
     "lease-missed-by-start": 20_000_048,
     "binding-answered-early": 1_000_000_000,
     "doubtful-ledger-kept": 1_000_000_002,
-    "ledger-believed": 1_000_000_010,
+    "ledger-believed": 1_000_000_064,
     "grace-from-stop": 20_000_011,
 }
