@@ -36,7 +36,7 @@ _kestrelctl_options() { # of command $1
         'watch') echo '--interval -i -n -h --help' ;;
         'check') echo '--items-warn --items-crit --oldest-warn --age-warn --oldest-crit --age-crit --waiters-min --output -o --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'doctor') echo '--config --spool --output -o --no-headers --fields --sort --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
-        'dump-config') echo '--output -o --no-headers --fields --sort --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
+        'dump-config') echo '--origins --output -o --no-headers --fields --sort --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'dump-stats') echo '--per-server --output -o --no-headers --fields --sort --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'reload') echo '--server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;
         'version') echo '--output -o --server -s --timeout --context -c --user --password-file --tls --ca --cert --key -h --help' ;;

@@ -610,6 +610,7 @@ complete -c kestrelctl -n '__kestrelctl_at \'doctor\'' -l ca -r -F -d 'TLS: CA c
 complete -c kestrelctl -n '__kestrelctl_at \'doctor\'' -l cert -r -F -d 'TLS: client certificate (PEM).'
 complete -c kestrelctl -n '__kestrelctl_at \'doctor\'' -l key -r -F -d 'TLS: key of the client certificate, if in another file.'
 complete -c kestrelctl -n '__kestrelctl_at \'doctor\'' -s h -l help -d 'Show the help and exit.'
+complete -c kestrelctl -n '__kestrelctl_at \'dump-config\'' -l origins -d 'Say where each setting is from, as NAME_from.'
 complete -c kestrelctl -n '__kestrelctl_at \'dump-config\'' -l output -s o -r -f -a 'table json ndjson yaml tsv csv name' -d 'Default: the server\'s own blocks.'
 complete -c kestrelctl -n '__kestrelctl_at \'dump-config\'' -l no-headers -d 'Do not print column names.'
 complete -c kestrelctl -n '__kestrelctl_at \'dump-config\'' -l fields -r -f -d 'Only these fields, in this order.'

@@ -215,9 +215,12 @@ class ClientConnection(Transport):
             block["queue"] = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), str(block["queue"]))
         return blocks
 
-    def dump_config(self) -> bytes:
-        """Return the settings of every queue, in the server's own blocks."""
-        return self._block(b"dump_config")
+    def dump_config(self, *, origins: bool = False) -> bytes:
+        """Return the settings of every queue, in the server's own blocks.
+
+        With `origins`, `<name>_from` says where each is from; older servers do not tell.
+        """
+        return self._block(b"dump_config origins" if origins else b"dump_config")
 
     # One command and its reply
 

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Final
 
 from kestreld import checks
+from kestreld.config.blocks import block_for, family_of, patterns_in
 from kestreld.config.cluster import Announce
 from kestreld.config.job_rules import NO_JOB_RULES, JobRules
 from kestreld.config.queue_names import queue_name_problem
@@ -211,12 +212,18 @@ class Config:
     tls_client_certificate_required: bool = True
     users: Mapping[str, UserConfig] = field(default_factory=dict)  # empty = nobody has to log in
     defaults: QueueConfig = QueueConfig()
-    queues: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # name -> QueueConfig field -> value
+    queues: Mapping[str, Mapping[str, object]] = field(
+        default_factory=dict
+    )  # name or pattern -> QueueConfig field -> value
+    patterns: tuple[str, ...] = field(init=False, repr=False)  # those of `queues`, in order
     source: str = BUILT_IN
     places: Mapping[str, SourceLocation] = field(
         default_factory=dict, compare=False
     )  # field, or users.NAME -> where it is set
     block_places: Mapping[str, Mapping[str, SourceLocation]] = field(default_factory=dict, compare=False)  # by queue
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "patterns", patterns_in(self.queues))
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -261,15 +268,17 @@ class Config:
         return next((address for address in addresses if address.is_exposed), None)
 
     def for_queue(self, name: str) -> QueueConfig:
-        """Return a queue's settings: the defaults, overridden by the parent's block, then by the child's own.
+        """Return a queue's settings: the defaults, overridden by the blocks of its parent, then by its own.
 
         A move into the queue's own family is ignored, so that a default for all queues can name a queue.
         """
-        changes: dict[str, Any] = dict(block_for(self.queues, name))
+        changes: dict[str, Any] = block_for(self.queues, self.patterns, name)
         config = replace(self.defaults, **changes) if changes else self.defaults  # a copy is expensive
         if config.move_expired_to is not None and family_of(config.move_expired_to) == family_of(name):
             config = replace(config, move_expired_to=None)
         if config.move_failed_to is not None and family_of(config.move_failed_to) == family_of(name):
+            config = replace(config, move_failed_to=None, max_retries=None)
+        if (config.move_failed_to is None) != (config.max_retries is None):  # of two patterns that were not made for it
             config = replace(config, move_failed_to=None, max_retries=None)
         return config
 
@@ -288,12 +297,3 @@ def bus_exposure_reason(address: Address, settings: str = "cluster.secret_file o
         f"{address.host} is reachable from other machines, and other nodes are not authenticated: set "
         f"{settings}, use a loopback address, or pass --insecure"
     )
-
-
-def family_of(name: str) -> str:
-    return name.partition("+")[0]
-
-
-def block_for(queues: Mapping[str, Mapping[str, object]], name: str) -> Mapping[str, object]:
-    """Return the settings in a queue's block, over those in its parent's."""
-    return {**queues.get(family_of(name), {}), **queues.get(name, {})}

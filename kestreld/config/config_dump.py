@@ -1,21 +1,18 @@
 """A configuration as YAML text: every setting in force, with the source of its value as a comment."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import yaml
 
 from kestreld.config.cluster import Announce
 from kestreld.config.config import Address, Config, PerQueue
+from kestreld.config.origins import Places, in_one_line, place_of
 from kestreld.config.settings import GROUPED, PER_QUEUE, TOP_LEVEL, Setting, written
 from kestreld.config.users import ALL, ALL_OF_CACHE, ALL_OF_JOBS, ALL_WORD, Right, Rights, UserConfig
 from kestreld.config.values import as_people_write_it
-from kestreld.config.yaml_tree import SourceLocation
 
-DEFAULT: Final = "default"
 LINE_LETTERS_MAX: Final = 1 << 30  # a value is never broken over lines
-
-Places = Mapping[str, SourceLocation]
 
 
 def dump_config(config: Config) -> str:
@@ -56,15 +53,12 @@ def _line(name: str, setting: Setting, value: object, places: Places) -> str:
 
 
 def _origin(places: Places, field: str) -> str:
-    place = places.get(field)
-    if place is None:
-        return f"  # {DEFAULT}"
-    return f"  {comment(f'{place.source}:{place.line}' if place.line else place.source)}"
+    return f"  {comment(place_of(places, field))}"
 
 
 def comment(text: str) -> str:
     """Make a comment that no character in a path can end."""
-    return "# " + "".join(letter if letter.isprintable() else "?" for letter in text)
+    return f"# {in_one_line(text)}"
 
 
 def _user_lines(user: UserConfig) -> Iterator[str]:

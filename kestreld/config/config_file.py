@@ -6,16 +6,9 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from kestreld.config.blocks import block_for, blocks_of, family_of, is_pattern, matches, patterns_in
 from kestreld.config.cluster import read_secret
-from kestreld.config.config import (
-    BUILT_IN,
-    Config,
-    QueueConfig,
-    block_for,
-    bus_exposure_reason,
-    exposure_reason,
-    family_of,
-)
+from kestreld.config.config import BUILT_IN, Config, QueueConfig, bus_exposure_reason, exposure_reason
 from kestreld.config.queue_names import queue_name_problem
 from kestreld.config.settings import GROUPED, GROUPS, PER_QUEUE, TOP_LEVEL, Setting, place_of, value_of
 from kestreld.config.users import UserConfig, read_users
@@ -199,6 +192,8 @@ class _Draft:
                 self._read_queue(name, entry.node)
 
     def _read_queue(self, name: str, node: Node) -> None:
+        if is_pattern(name) and name not in self.queues and node.place.source != self.source:
+            self.queues = {"": self.queues[""], name: {}, **self.queues}  # an override comes before the file's patterns
         self.queues.setdefault(name, {})
         for key, entry in self._entries(node).items():
             setting = PER_QUEUE.get(key)
@@ -291,7 +286,7 @@ class _Draft:
 
     def _check_retries(self, queue: str) -> None:
         """Check that max_retries and move_failed_to are set both or neither."""
-        values = {**self.queues[""], **block_for(self.queues, queue)}
+        values = {**self.queues[""], **self._block_for(queue)}
         missing = [name for name in ("max_retries", "move_failed_to") if values.get(name) is None]
         if len(missing) == 1 and not {"max_retries", "move_failed_to"} & self._bad_fields:
             given = "move_failed_to" if missing == ["max_retries"] else "max_retries"
@@ -309,24 +304,34 @@ class _Draft:
             for queue in circle:
                 del graph[queue]
 
+    def _block_for(self, queue: str) -> dict[str, Any]:
+        return block_for(self.queues, patterns_in(self.queues), queue)
+
     def _moves(self, name: str) -> dict[str, list[str]]:
-        """Map every queue that moves items to their destinations: the queue named and its children."""
+        """Map every queue that moves items to their destinations: the queue named and its children.
+
+        A pattern stands for a queue of that name, and one of children also for a child of each queue that it matches.
+        """
         queues = dict.fromkeys(queue for queue in self.queues if queue)
         queues |= dict.fromkeys(block[name] for block in self.queues.values() if block.get(name))
+        for parent, _, label in [pattern.partition("+") for pattern in patterns_in(self.queues) if "+" in pattern]:
+            families = dict.fromkeys(family_of(queue) for queue in queues)
+            queues |= dict.fromkeys(f"{family}+{label}" for family in families if matches(parent, family))
         children: dict[str, list[str]] = {}
         for queue in queues:
             if "+" in queue:
                 children.setdefault(family_of(queue), []).append(queue)
         graph = {}
         for queue in queues:
-            to: Any = {**self.queues[""], **block_for(self.queues, queue)}.get(name)
+            to: Any = {**self.queues[""], **self._block_for(queue)}.get(name)
             if to and family_of(to) != family_of(queue):
                 graph[queue] = [to, *children.get(to, ())]
         return graph
 
     def _origin(self, queue: str, name: str) -> SourceLocation:
-        """Return where the value that applies to a queue is set: in its block, its parent's or for all."""
-        owner = next(owner for owner in (queue, family_of(queue), "") if (owner, name) in self._places)
+        """Return where the value that applies to a queue is set: in one of its blocks, or for all."""
+        owners = [*blocks_of(self.queues, patterns_in(self.queues), queue), ""]
+        owner = next(owner for owner in owners if (owner, name) in self._places)
         return self._places[owner, name]
 
 

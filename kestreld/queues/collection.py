@@ -338,7 +338,8 @@ class QueueCollection:
         self.memory.limit_bytes = config.max_memory_bytes
         self.bindings.ledger.entries_max = config.max_bindings
         return self._configure_queues(
-            is_other=(before.defaults, before.queues) != (config.defaults, config.queues),
+            is_other=(before.defaults, before.queues, before.patterns)
+            != (config.defaults, config.queues, config.patterns),
             is_other_memory=is_other_memory,
         )
 

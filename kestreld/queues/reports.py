@@ -9,8 +9,9 @@ from heapq import merge
 from typing import Final
 
 from kestreld.clock import Clock
-from kestreld.config.config import Compat
-from kestreld.config.settings import queue_setting_lines
+from kestreld.config.config import Compat, Config
+from kestreld.config.origins import origin_of
+from kestreld.config.settings import PER_QUEUE, queue_setting_lines
 from kestreld.queues import leases
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.figures import Sees, adding_up, queue_figures, server_figures
@@ -51,11 +52,11 @@ def dump_job_queues_report(stats: ServerStats, sees: Sees | None) -> Pieces:
     yield END.encode()
 
 
-def dump_config_report(collection: QueueCollection) -> Pieces:
-    """Every setting of every queue, as in force."""
+def dump_config_report(collection: QueueCollection, *, has_origins: bool = False) -> Pieces:
+    """Every setting of every queue, as in force; `has_origins`: each followed by where it is from."""
     strict = collection.config.compat is Compat.KESTREL_1
     # Kestrel puts a line end between what it lists and END, even if it lists nothing.
-    return _in_pieces("", _all_settings(collection), _block, nothing="\r\n" if strict else "")
+    return _in_pieces("", _all_settings(collection, has_origins=has_origins), _block, nothing="\r\n" if strict else "")
 
 
 def bindings_report(collection: QueueCollection, exchange: bytes) -> Pieces:
@@ -160,11 +161,19 @@ def _named(collection: QueueCollection, names: list[str], sees: Sees | None) -> 
             yield name, STOPPED if is_stopped else []
 
 
-def _all_settings(collection: QueueCollection) -> Iterator[tuple[str, Figures] | None]:
+def _all_settings(collection: QueueCollection, *, has_origins: bool) -> Iterator[tuple[str, Figures] | None]:
     names = yield from _in_order(list(collection.readers))
     for name in names:
         if (reader := collection.find(name)) is not None:
-            yield name, queue_setting_lines(reader.config)
+            lines = queue_setting_lines(reader.config)
+            yield name, _with_origins(collection.config, name, lines) if has_origins else lines
+
+
+def _with_origins(config: Config, queue: str, lines: Figures) -> Figures:
+    told: list[tuple[str, int | str]] = []
+    for name, value in lines:
+        told += [(name, value), (f"{name}_from", origin_of(config, queue, PER_QUEUE[name].field))]
+    return told
 
 
 def _in_order(names: list[str]) -> Generator[None, None, Iterator[str]]:

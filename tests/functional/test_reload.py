@@ -188,6 +188,23 @@ def test_a_put_sent_again_and_again_meets_the_new_limit(daemon: Daemon, reloaded
     assert reloaded.offer("other", b"123456") == b"STORED"
 
 
+def test_patterns_change_while_their_queues_are_in_use(daemon: Daemon, reloaded: QueueClient) -> None:
+    reloaded.put("mail-1", b"1", b"2", b"3")
+    patterns = "  mail-*: {max_items: 3}\n", "  '*-1': {max_items: 4}\n"
+    configure(daemon, CONFIG + "".join(patterns))
+    reloaded.do(b"reload", b"Reloaded config.\r\n")
+    assert reloaded.offer("mail-1", b"4") == b"NOT_STORED"
+    assert [reloaded.offer("mail-new", b"x") for _ in range(4)] == [b"STORED"] * 3 + [b"NOT_STORED"]
+    configure(daemon, CONFIG + "".join(reversed(patterns)))
+    reloaded.do(b"reload", b"Reloaded config.\r\n")
+    assert reloaded.offer("mail-1", b"4") == b"STORED", "their order is all that has changed"
+    reloaded.send(b"dump_config origins\r\n")
+    block = reloaded.read_until(b"}\r\nEND\r\n").decode().partition("queue 'mail-1' {")[2].partition("}")[0]
+    path = daemon.config_path
+    assert f"max_items=4\r\n  max_items_from={path}:5 (*-1), before {path}:6 (mail-*)\r\n" in block
+    assert "max_size=infinite\r\n  max_size_from=default\r\n" in block
+
+
 def test_settings_of_the_server_change_too(daemon: Daemon, reloaded: QueueClient, connect: Connect) -> None:
     configure(daemon, CONFIG + "max_open_reads: 2\nexpiration_timer_frequency_seconds: 1\n")
     reloaded.do(b"reload", b"Reloaded config.\r\n")

@@ -70,6 +70,12 @@ def test_dumps_are_the_servers_blocks_unless_a_format_is_asked_for(
     assert ["queue", *re.findall(r"^  (\w+)=", block, re.MULTILINE)] == list(records[queue])
 
 
+def test_dump_config_says_where_each_setting_is_from_if_asked_to(kestrelctl: Kestrelctl, queue: str) -> None:
+    kestrelctl("put", queue, "x")
+    records = {one["queue"]: one for one in json.loads(kestrelctl("dump-config", "--origins", "-o", "json").out)}
+    assert (records[queue]["max_items"], records[queue]["max_items_from"]) == ("infinite", "default")
+
+
 def test_counting_verbs_print_the_count(own_kestrelctl: Kestrelctl) -> None:
     assert own_kestrelctl("flush-expired", "work").out == b"0\n"
     assert own_kestrelctl("flush-all-expired").out == b"0\n"

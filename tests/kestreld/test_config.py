@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kestreld.config.config import Address, Compat, Config, QueueConfig
 from kestreld.config.config_dump import dump_config
 from kestreld.config.config_file import find_config_path, load, load_file
+from kestreld.config.origins import origin_of
 from kestreld.config.queue_names import decode_queue_name, encode_queue_name, queue_name_problem
 from kestreld.config.settings import SETTINGS, Setting, needs_restart, queue_setting_lines, value_of
 from kestreld.config.units import parse_duration_ms, parse_size_bytes, parse_whole_number
@@ -150,6 +151,87 @@ def test_a_child_has_its_parents_block_and_over_it_its_own():
     assert queue(text, "work+audit") == QueueConfig(max_age_ms=9, max_items=6, max_size_bytes=7)
     assert queue(text, "work+other") == QueueConfig(max_age_ms=9, max_items=5, max_size_bytes=7)
     assert queue(text, "work+audit+x") == queue(text, "work")
+
+
+PATTERNS = """
+max_age: 9
+queues:
+  mail-vip: {max_items: 1}
+  mail-*: {max_items: 2, max_size: 3}
+  "*-vip": {max_size: 4, max_item_size: 5}
+  "ma?l": {max_items: 6}
+  "mail-*+audit": {max_items: 7}
+  "*+a*": {max_items: 8, max_keys: 9}
+"""
+
+
+def test_a_pattern_sets_what_the_name_does_not_and_the_first_that_matches_wins():
+    assert queue(PATTERNS, "mail-vip") == QueueConfig(
+        max_age_ms=9, max_items=1, max_size_bytes=3, max_item_size_bytes=5
+    )
+    assert queue(PATTERNS, "mail-") == QueueConfig(max_age_ms=9, max_items=2, max_size_bytes=3)
+    assert queue(PATTERNS, "other") == QueueConfig(max_age_ms=9)
+    for name, is_met in (("mail", True), ("mal", False), ("maiil", False), ("xmail", False), ("maöl", True)):
+        assert (queue(PATTERNS, name.encode().decode("latin-1")).max_items == 6) is is_met, name
+
+
+def test_children_are_matched_by_patterns_with_a_plus_and_inherit_those_of_the_parent():
+    audit = queue(PATTERNS, "mail-vip+audit")
+    assert (audit.max_items, audit.max_size_bytes, audit.max_keys) == (7, 3, 9)
+    assert queue(PATTERNS, "mail-vip+x").max_items == 1
+    assert queue(PATTERNS, "work+a+b").max_items == 8
+    assert queue(PATTERNS, "work").max_items is None
+
+
+def test_other_letters_of_a_pattern_stand_for_themselves_and_stars_cost_nothing():
+    assert queue("queues: {'a[bc]*(': {max_items: 1}}", "a[bc]x(").max_items == 1
+    assert queue("queues: {'a[bc]*(': {max_items: 1}}", "abx(").max_items is None
+    assert queue(f"queues: {{'{'*' * 60}b': {{max_items: 1}}}}", "a" * 150).max_items is None
+
+
+def test_a_pattern_of_the_command_line_goes_before_those_of_the_file():
+    config = load("queues: {'a*': {max_items: 1}, 'ab*': {max_age: 5}}", "k.yaml", ["queues.ab*.max_items=2"])
+    assert [config.for_queue(name).max_items for name in ("abc", "ac")] == [1, 1]
+    config = load("queues: {'a*': {max_items: 1}}", "k.yaml", ["queues.ab*.max_items=2", "queues.abc.max_items=3"])
+    assert [config.for_queue(name).max_items for name in ("abd", "abc", "ac")] == [2, 3, 1]
+
+
+def test_two_patterns_do_not_make_half_a_retry_policy():
+    text = "queues: {'a*': {max_retries: 3, move_failed_to: dead}, 'ab': {max_items: 5}, '*b': {max_age: 7}}"
+    assert queue(text, "ab").max_retries == 3
+    text = "queues:\n  'a*': {move_failed_to: none}\n  '*': {max_retries: 3, move_failed_to: dead}\n"
+    assert problems(text) == ["k.yaml:2:26: max_retries has no effect without move_failed_to: set both or neither"]
+    two = "queues:\n  'a*': {max_retries: infinite, move_failed_to: none}\n  '*': {max_retries: 3, move_failed_to: d}\n"
+    assert queue(two, "ab") == QueueConfig()
+    assert queue(two, "d") == QueueConfig()
+    crossed = "queues: {'a*': {move_failed_to: none}, '*b': {max_retries: 3, move_failed_to: d}}"
+    assert queue(crossed, "ab") == QueueConfig()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "queues: {'a*': {move_expired_to: b}, 'b?': {move_expired_to: a}, b: {move_expired_to: ax}}",
+        "queues: {work: {move_expired_to: late}, 'la*+*': {move_expired_to: work}}",
+    ],
+)
+def test_a_circle_of_moves_is_seen_through_patterns(text):
+    assert len(problems(text)) == 1
+    assert "items would loop" in problems(text)[0]
+
+
+def test_the_origin_of_a_value_names_the_block_and_the_patterns_that_it_hides():
+    config = load(PATTERNS, "/etc/k.yaml", ["queues.x*.max_items=1"])
+    place = {
+        (name, field): origin_of(config, name, field)
+        for name in ("mail-vip", "xy", "mail-vip+b")
+        for field in ("max_items", "max_size_bytes", "max_age_ms", "max_keys")
+    }
+    assert place["mail-vip", "max_items"] == "/etc/k.yaml:4"
+    assert place["mail-vip", "max_size_bytes"] == "/etc/k.yaml:5 (mail-*), before /etc/k.yaml:6 (*-vip)"
+    assert place["mail-vip+b", "max_items"] == "/etc/k.yaml:4 (mail-vip)"
+    assert place["xy", "max_items"] == "--set queues.x*.max_items (x*)"
+    assert (place["xy", "max_age_ms"], place["xy", "max_keys"]) == ("/etc/k.yaml:2", "default")
 
 
 def test_queue_names_are_the_text_of_their_keys_whatever_yaml_takes_it_for():
@@ -706,8 +788,9 @@ users:
         "metrics: {per_queue: off}",
         "queues: {on: {max_age: 0, sync_journal: true}, größe+x: {move_expired_to: 'käse'}, '5': {}}",
         'queues: {"\\ud800": {max_items: 1}}',
+        PATTERNS,
     ],
-    ids=["nothing", "server", "users", "packaged", "all", "off", "queues", "surrogate"],
+    ids=["nothing", "server", "users", "packaged", "all", "off", "queues", "surrogate", "patterns"],
 )
 def test_what_is_dumped_can_be_read_back(text):
     config = load(text, "k.yaml")
@@ -970,7 +1053,7 @@ def test_the_packaged_file_shows_every_setting_and_its_defaults():
         name = setting.name.rpartition(".")[2]
         assert re.search(rf"^(#|  )?{name}: ", bare, re.M), f"{name} is not shown"
     queues = load("queues:\n" + examples.partition("\n\n")[0].replace("#", ""), "k.yaml")
-    assert list(queues.queues) == ["work", "work+audit", "mail"]
+    assert list(queues.queues) == ["work", "work+audit", "session-*", "mail"]
 
 
 # --- Who gets in.

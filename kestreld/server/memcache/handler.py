@@ -799,7 +799,8 @@ class Handler(CommandHandler):
         elif kind in _ABOUT_BINDINGS:
             self._about_bindings(command)
         elif kind == wire.DUMP_CONFIG:
-            self._tell(dump_config_report(state.collection))
+            has_origins = command.words == [b"origins"] and not self.strict
+            self._tell(dump_config_report(state.collection, has_origins=has_origins))
         elif kind == wire.LEASES:
             self._list_leases(command)
         elif kind == wire.QUIT:
