@@ -135,6 +135,8 @@ class QueueConfig:
     lease_grace_ms: int = 30_000  # what is left at least, after a start, of a lease that ran when the server stopped
     max_delay_ms: int = 365 * 86_400_000
     trash_ms: int = 0  # time in which a delete or flush can be undone; 0 = not at all
+    idle_delete_ms: int | None = None  # a queue that nobody reads for so long is deleted; None = never
+    fanout_only: bool = False  # a parent keeps no items, only its children do; False for every child
 
     def __post_init__(self) -> None:
         """Raises InvalidType or InvalidValue for a value that no setting can have."""
@@ -150,12 +152,13 @@ class QueueConfig:
             for delay_ms in self.retry_delays_ms:
                 checks.whole(delay_ms, "each of retry_delays_ms", 1)
             object.__setattr__(self, "retry_delays_ms", tuple(self.retry_delays_ms))  # it may be a list
-        checks.whole_or_none(self.open_transaction_timeout_ms, "open_transaction_timeout_ms", 1)
+        for span in ("open_transaction_timeout_ms", "idle_delete_ms"):
+            checks.whole_or_none(getattr(self, span), span, 1)
         for most in ("max_lease_ms", "max_delay_ms", "key_time_ms", "max_keys"):
             checks.whole(getattr(self, most), most, 1)
         checks.whole(self.lease_grace_ms, "lease_grace_ms", LEASE_GRACE_MS_MIN)
         checks.whole(self.trash_ms, "trash_ms")
-        for switch in ("discard_old_when_full", "journal", "journal_leases"):
+        for switch in ("discard_old_when_full", "journal", "journal_leases", "fanout_only"):
             checks.switch(getattr(self, switch), switch)
         for name in ("move_expired_to", "move_failed_to"):
             queue = getattr(self, name)
@@ -270,7 +273,8 @@ class Config:
     def for_queue(self, name: str) -> QueueConfig:
         """Return a queue's settings: the defaults, overridden by the blocks of its parent, then by its own.
 
-        A move into the queue's own family is ignored, so that a default for all queues can name a queue.
+        A move into the queue's own family is ignored, so that a default for all queues can name a queue. A child is
+        not `fanout_only`.
         """
         changes: dict[str, Any] = block_for(self.queues, self.patterns, name)
         config = replace(self.defaults, **changes) if changes else self.defaults  # a copy is expensive
@@ -280,6 +284,8 @@ class Config:
             config = replace(config, move_failed_to=None, max_retries=None)
         if (config.move_failed_to is None) != (config.max_retries is None):  # of two patterns that were not made for it
             config = replace(config, move_failed_to=None, max_retries=None)
+        if config.fanout_only and "+" in name:
+            config = replace(config, fanout_only=False)
         return config
 
 

@@ -200,7 +200,8 @@ class _Draft:
             if setting is None:
                 self._unknown(key, entry, list(PER_QUEUE))
             elif setting.of_family and "+" in name:
-                reason = f"a child shares its parent's journal: set {key} under {family_of(name)!r}"
+                shares = "a child shares its parent's journal" if key != "fanout_only" else "a child has no children"
+                reason = f"{shares}: set {key} under {family_of(name)!r}"
                 self._problem(entry.place, reason)
             else:
                 self._read_setting(setting, name, entry.node)

@@ -229,6 +229,8 @@ SETTINGS: Final = (
     _queue_setting("key_time", "key_time_ms", values.seconds_from(1, MAX_AGE_MS_MAX)),
     _queue_setting("max_keys", "max_keys", values.count_from(1)),
     _queue_setting("trash_seconds", "trash_ms", values.seconds_from(0, MAX_AGE_MS_MAX)),
+    _queue_setting("idle_delete", "idle_delete_ms", values.seconds_from(1, MAX_AGE_MS_MAX), "none"),
+    _queue_setting("fanout_only", "fanout_only", values.switch, of_family=True),
 )
 GROUPED: Final = {
     group: {s.name.removeprefix(f"{group}."): s for s in SETTINGS if s.name.startswith(f"{group}.")}

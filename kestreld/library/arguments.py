@@ -6,7 +6,7 @@ from typing import Final
 from kestreld import checks
 from kestreld.config.config import QueueConfig
 from kestreld.config.queue_names import queue_name_problem
-from kestreld.errors import BadQueueName
+from kestreld.errors import BadQueueName, InvalidValue
 
 NO_DELAY: Final[float] = 0  # compared by identity: False is not NO_DELAY
 
@@ -20,8 +20,11 @@ def checked_name(name: str) -> str:
 
 
 def checked_config(config: QueueConfig | None) -> QueueConfig:
-    """Return the configuration of a queue, None = the defaults. Raises TypeError."""
+    """Return the configuration of a queue, None = the defaults. Raises TypeError, and ValueError for a server's."""
     if config is None:
         return QueueConfig()
     checks.instance(config, QueueConfig, "config")
+    for name in ("idle_delete_ms", "fanout_only"):
+        if getattr(config, name):
+            raise InvalidValue(name, "unset: it is for servers only", getattr(config, name))
     return config

@@ -196,6 +196,7 @@ class QueueCollection:
             raise obstacle
         if found is not None:
             self._move_failed(found)
+            self.empty_feeder(found)
         return found
 
     def _adopt_family(self, parent: str, journal: Journal | None, config: QueueConfig) -> Queue:
@@ -287,6 +288,44 @@ class QueueCollection:
         self.trash.keep(reader, FLUSH)
         return reader.flush(self.clock.wall_ms)
 
+    def empty_feeder(self, queue: Queue) -> None:
+        """Drop what waits in a parent that keeps nothing: items of before it was `fanout_only`, or of a torn commit."""
+        feeder = queue.feeder
+        if feeder is None or queue.stopped is not None:
+            return
+        with suppress(JournalCorrupt):  # it has stopped its queue, and was reported
+            count = feeder.items + (len(feeder.held.later) if feeder.held is not None else 0)
+            if count:
+                self.flush(feeder.name)
+                self.report(f"{feeder.name}: dropped {count} waiting items, as it is fanout_only")
+
+    def delete_unread(self, queue: Queue) -> Iterator[str]:
+        """Delete the queues of a family whose `idle_delete` is over, one per step; yields their names.
+
+        A `fanout_only` parent counts as read while it has children, and the last queue of a family while somebody
+        follows the journal: by a position of the reader API, or waiting for items.
+        """
+        for reader in [one for one in queue.readers.values() if one.config.idle_delete_ms is not None]:
+            if reader.deleted:
+                continue
+            now_ms = self.clock.monotonic_up_ms()
+            is_last = len(queue.readers) == 1
+            if (
+                reader.was_read()
+                or reader.unread_since_ms < 0
+                or (reader is queue.feeder and not is_last)
+                or (is_last and (queue.streams or queue.followers))
+            ):
+                reader.count_unread_from(now_ms)
+            elif now_ms - reader.unread_since_ms > (reader.config.idle_delete_ms or 0) and queue.stopped is None:
+                try:
+                    self.delete(reader.name)
+                except (JournalFailed, JournalCorrupt) as problem:
+                    reader.count_unread_from(now_ms)
+                    self.report(f"{reader.name}: cannot be deleted, although nobody reads it: {problem}")
+                else:
+                    yield reader.name
+
     def flush_all(self) -> Steps:
         """Flush every queue, one per step."""
         for reader in list(self.readers.values()):
@@ -347,6 +386,7 @@ class QueueCollection:
         for reader in list(self.readers.values()) if is_other else []:
             if reader.config != (config := self.config.for_queue(reader.name)):
                 reader.configure(config)
+                self.empty_feeder(reader.queue)
             yield None
         for queue in list(self.families.values()):
             if is_other:
@@ -393,6 +433,7 @@ class QueueCollection:
         self._take_up_trash()
         for queue in list(self.families.values()):
             self._move_failed(queue)
+            self.empty_feeder(queue)
 
     def serve(self) -> None:
         """Have the grace of leases begin: clients are served from now on, however long recovery took."""

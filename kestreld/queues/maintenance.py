@@ -168,7 +168,7 @@ class Maintenance:
             self._slices.take_on(self._round)
 
     def round(self) -> Work:
-        """Look after each family once, one per step: files that are gone, dead segments, memory; then the trash."""
+        """Look after each family once, one per step: its files, segments, memory and readers; then the trash."""
         full: list[Queue] = []
         has_one_ahead = False
         for queue in list(self._collection.families.values()):
@@ -193,6 +193,8 @@ class Maintenance:
             self._collection.memory.look_at(queue)
             yield None
             while queue.free_dropped():
+                yield None
+            for _ in self._collection.delete_unread(queue):
                 yield None
         if has_one_ahead or self._is_going_back:
             self._go_back(has_one_ahead)

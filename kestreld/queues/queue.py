@@ -15,9 +15,12 @@ from kestreld.journal.journal import Journal
 from kestreld.journal.records import (
     LEASES_VERSION,
     Checkpoint,
+    Done,
     Kind,
     Origin,
     ReaderChange,
+    Reason,
+    done_record,
     item_id,
     item_optional_fields,
     reader_record,
@@ -189,6 +192,8 @@ class Queue(QueuePuts):
             parts = self.control + puts
             for reader in self.readers.values():
                 parts += reader.done_records(now_ms)
+            if self.feeder is not None and self.pending:
+                parts.append(self._passed_on(self.feeder, first_new_id, now_ms))
             if (self.leasing or notes is not None) and self._may_write_leases(self.journal):
                 self._add_lease_records(parts, self.next_id)
                 self.leasing = False
@@ -217,6 +222,16 @@ class Queue(QueuePuts):
         self.dirty = False
         if self.followers:
             self.tell_followers()
+
+    def feeds_nobody(self) -> bool:
+        return len(self.readers) == 1 and not self.streams
+
+    def _passed_on(self, feeder: Reader, first_new_id: int, now_ms: int) -> bytes:
+        """DONE record of a `fanout_only` parent: it is done with whatever is put."""
+        own = [record for record in self.pending if item_optional_fields(record)[2] in (0, feeder.number)]
+        feeder.ended_items[Reason.DISCARDED] += len(own)
+        ids = [(first_new_id, self.next_id - 1)]
+        return done_record(Done(feeder.number, Reason.DISCARDED, now_ms, len(own), data_bytes_of(own), ids))
 
     def expect_leases(self) -> None:
         journal = self.journal
@@ -447,7 +462,7 @@ class Queue(QueuePuts):
         if not self.pending:
             return
         half, only = self.pending[-1], item_optional_fields(self.pending[-1])[2]
-        readers = [reader for reader in self.readers.values() if only in (0, reader.number)]
+        readers = [one for one in self.readers.values() if only in (0, one.number) and one is not self.feeder]
         if not any(reader.has_fetched(half) for reader in readers) and not all(one.has_last(half) for one in readers):
             for reader in readers:
                 if reader.window and reader.window[-1] == half:

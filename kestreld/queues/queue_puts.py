@@ -43,7 +43,8 @@ class QueuePuts(Family):
     """All readers on one journal, and the puts for them."""
 
     __slots__ = (
-        "counted_items", "memory", "private", "put_bytes", "put_items", "readers", "seed", "seeded_at_ms", "windows",
+        "counted_items", "feeder", "is_swallowed", "memory", "private", "put_bytes", "put_items", "readers", "seed",
+        "seeded_at_ms", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +64,10 @@ class QueuePuts(Family):
         self.put_items = 0  # of all time, as of the last flush_counters
         self.put_bytes = 0
         self.readers: dict[str, Reader] = {}
+        self.feeder: Reader | None = None  # the parent, if it is `fanout_only`: it gets no items
+        self.is_swallowed = (
+            False  # what a put returns that `_make_room` has declined: True = there is nobody to keep it
+        )
         self.windows: tuple[deque[bytes], ...] = ()
         self.seeded_at_ms = -1
         self.seed = 0  # seed of checksums at `seeded_at_ms` for size 0 and id 0
@@ -71,8 +76,15 @@ class QueuePuts(Family):
 
     def reattach(self) -> None:
         """Rebuild the set of windows that puts append to, and check the space again at the next put."""
-        self.windows = tuple(reader.window for reader in self.readers.values() if reader.attached)
+        parent = self.readers.get("")
+        self.feeder = parent if parent is not None and parent.config.fanout_only else None
+        attached = [reader for reader in self.readers.values() if reader.attached and reader is not self.feeder]
+        self.windows = tuple([reader.window for reader in attached])
         self.review_next_put()
+
+    def feeds_nobody(self) -> bool:
+        """True if no reader of any kind keeps what is put."""
+        raise NotImplementedError
 
     def put(self, data: bytes) -> bool:
         """Add an item for every reader. False if it is refused: too large, or a reader is full.
@@ -82,7 +94,7 @@ class QueuePuts(Family):
         """
         size = len(data)
         if size > self.put_budget and not self._make_room(size, None):
-            return False
+            return self.is_swallowed
         self.put_budget -= size
         added = self.next_id
         self.next_id = added + 1
@@ -112,7 +124,7 @@ class QueuePuts(Family):
             return self.put(data)
         size = len(data)
         if size > self.put_budget and not self._make_room(size, only):
-            return False
+            return self.is_swallowed
         added = self.next_id
         self.next_id = added + 1
         number = only.number if only is not None else 0
@@ -123,7 +135,7 @@ class QueuePuts(Family):
             self.private += 1
         self.pending.append(record)
         for reader in self.readers.values() if only is None else (only,):
-            if reader.attached:
+            if reader.attached and reader is not self.feeder:
                 reader.append_with_metadata(record)
         self.review_next_put()
         if only is not None:
@@ -136,7 +148,7 @@ class QueuePuts(Family):
         """`put_with` for an item that is delivered after `delay_ms` at the earliest. It is counted here."""
         size = len(data)
         if size > self.put_budget and not self._make_room(size, only):
-            return False
+            return self.is_swallowed
         self.use_version(2)
         self.flush_counters()
         added = self.next_id
@@ -149,7 +161,7 @@ class QueuePuts(Family):
         self.put_items += 1
         self.put_bytes += size
         due_at_ms = self.clock.monotonic_up_ms() + delay_ms
-        readers = list(self.readers.values()) if only is None else [only]
+        readers = [one for one in self.readers.values() if one is not self.feeder] if only is None else [only]
         for reader in readers:
             reader.hold_new(record, due_at_ms)
         self.note_due(readers, number, added, due_at_ms, size, Why.DELAYED)
@@ -166,7 +178,7 @@ class QueuePuts(Family):
             stored = self.put_later(data, expire_at_ms, flags, only, delay_ms)
         else:
             stored = self.put_with(data, expire_at_ms, flags, only)
-        if stored:
+        if self.next_id > one:
             reader.remember_key(key, one, delay_ms)
         return stored
 
@@ -174,10 +186,10 @@ class QueuePuts(Family):
         """`put_with` of an item that comes from another queue. Raises as `put_with`, and JournalFailed."""
         self.use_version(3 if origin.failure else 2)
         one = self.next_id
-        if not self.put_with(data, 0, flags, only):
-            return False
-        self.note_origin(one, origin)
-        return True
+        stored = self.put_with(data, 0, flags, only)
+        if self.next_id > one:
+            self.note_origin(one, origin)
+        return stored
 
     def put_at_once(self, data: bytes) -> bool:
         """`put` and its commit, a whole turn: a hot copy of both.
@@ -231,7 +243,9 @@ class QueuePuts(Family):
             only = item_optional_fields(new[0])[2] if self.private else 0
             self.private = 0
             for reader in self.readers.values():
-                if not only or only == reader.number:
+                if reader is self.feeder:
+                    reader.count_passed_on(0 if only else count)
+                elif not only or only == reader.number:
                     reader.count_puts(count, size)
         for reader in self.readers.values():
             if reader.taken:
@@ -253,7 +267,11 @@ class QueuePuts(Family):
     # Limits
 
     def _make_room(self, size: int, only: Reader | None) -> bool:
-        """Check the limits of each target reader, then discard items where configured. False if a reader refuses."""
+        """Check the limits of each target reader, then discard items where configured.
+
+        False if a reader refuses, or if nobody would keep the item; then `is_swallowed`.
+        """
+        self.is_swallowed = False
         if self.stopped is not None:
             raise self.stopped
         if size > RECORD_BYTES_MAX:
@@ -274,6 +292,10 @@ class QueuePuts(Family):
                 return False
             if (crowded or reader.is_full()) and not reader.config.discard_old_when_full:
                 return False
+        if self.feeder is not None and self.feeds_nobody():
+            self.is_swallowed = True
+            self.feeder.count_passed_on(1)
+            return False
         for reader in targets:
             held_bytes = reader.mem_bytes
             while reader.is_full() or (crowded and reader.mem_bytes + size > held_bytes):
@@ -289,13 +311,13 @@ class QueuePuts(Family):
         for reader in self.readers.values():
             config = reader.config
             left = min(config.max_memory_size_bytes - reader.mem_bytes - reader.open_bytes, spare)
-            if reader.attached and self.journal is not None:
+            if reader.attached and self.journal is not None and reader is not self.feeder:
                 if reader in targets and size > left and reader.window:
                     reader.detach()
                 else:
                     room = min(room, left)
             limited = (config.max_items, config.max_size_bytes, config.max_item_size_bytes)
-            if reader.metadata_items or reader.max_age_ms or limited != (None, None, None):
+            if reader.metadata_items or reader.max_age_ms or reader is self.feeder or limited != (None, None, None):
                 room = -1
         self.put_budget = self.memory.grant(self, room) if len(targets) == len(self.readers) else -1
 

@@ -39,7 +39,7 @@ _GOT: Final = int(Reason.GOT)
 class Reader(ReaderDueItems):
     """A queue as clients see it: `orders` (label "") or the fanout queue `orders+audit` (label "audit")."""
 
-    __slots__ = ("discarded", "flushes", "on_expired", "queue")
+    __slots__ = ("discarded", "flushes", "found_nothing", "on_expired", "queue", "reads_seen", "unread_since_ms")
 
     def __init__(self, queue: "Queue", label: str, number: int, at_id: int, config: QueueConfig) -> None:
         super().__init__(queue, label, number, at_id, config)
@@ -47,6 +47,9 @@ class Reader(ReaderDueItems):
         self.on_expired: Callable[[bytes], None] | None = None  # called for each item that expires and is not moved
         self.discarded = 0
         self.flushes = 0
+        self.found_nothing = False  # somebody has asked for an item in vain since `was_read`
+        self.reads_seen = 0
+        self.unread_since_ms = -1  # on the monotonic clock, if `idle_delete` is set; -1 = from the next look on
 
     def rename(self, label: str) -> None:
         """Change the name, but not position, number and open reads. `Queue.rename_reader` calls this."""
@@ -104,12 +107,14 @@ class Reader(ReaderDueItems):
         self.on_expired = on_expired
 
     def configure(self, config: QueueConfig) -> None:
+        if config.idle_delete_ms != self.config.idle_delete_ms:
+            self.unread_since_ms = -1
         self.config = config
         self.max_age_ms = config.max_age_ms or 0
         if self.held is not None and config.journal_leases != self.held.writes_leases:
             self.write_leases(is_wanted=config.journal_leases)
         self.refresh_fast_path()
-        self.queue.review_next_put()  # there may be less space than the last check found
+        self.queue.reattach()  # there may be less space than the last check found
 
     # Keys
 
@@ -233,6 +238,7 @@ class Reader(ReaderDueItems):
         """Remove the first item that is not expired from the window, filling the window first if necessary."""
         self.expire_heads(now_ms)
         if not self.window and not self.fill():
+            self.found_nothing = True
             return None
         record = self.window.popleft()
         if self.slow:
@@ -288,6 +294,20 @@ class Reader(ReaderDueItems):
             return True
         self.come_back(one, record, self.queue.clock.wall_ms)
         return False
+
+    def was_read(self) -> bool:
+        """True if somebody has read here, or has tried to, since the last call, or is about to.
+
+        Waits, open reads and leases are that; a peek that does not wait is not.
+        """
+        reads = self.taken_items + self.opened_items
+        is_used = bool(self.wait_queue.waiting or self.open or self.taken or self.found_nothing)
+        was_read, self.reads_seen, self.found_nothing = is_used or reads != self.reads_seen, reads, False
+        return was_read
+
+    def count_unread_from(self, now_ms: int) -> None:
+        """Have `idle_delete` count from now on (monotonic)."""
+        self.unread_since_ms = now_ms
 
     # Leaving without being taken
 

@@ -228,6 +228,10 @@ class ReaderProgress(ReaderWindow):
             self.behind_items += items
             self.behind_bytes += data_bytes
 
+    def count_passed_on(self, items: int) -> None:
+        """Count items that only children keep."""
+        self.total_items += items
+
     def totals(self) -> Totals:
         """Counters since the server started. Call `queue.flush_counters()` first."""
         parent_items = 0 if self.label else self.total_items

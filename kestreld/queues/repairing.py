@@ -223,6 +223,7 @@ class Repairer:
         recovered.journal.on_full_disk(collection.trash.drop_all)
         queue.reopen(recovered.journal)
         collection.restore(queue, recovered.state, report.is_lost)
+        collection.empty_feeder(queue)
 
     # Undo
 

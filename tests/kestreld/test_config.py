@@ -91,6 +91,7 @@ def test_every_queue_setting_reaches_its_field_as_default_and_in_a_queues_block(
         "max_items: 5\nmax_size: 1KiB\nmax_item_size: 10\ndiscard_old_when_full: true\njournal: no\n"
         "sync_journal: 50\nmax_journal_size: 1MiB\nmax_memory_size: 2GiB\nmax_age: 1h30m\n"
         "move_expired_to: late\nmax_retries: 3\nmove_failed_to: dead\ntrash_seconds: 60\n"
+        "idle_delete: 1h\nfanout_only: true\n"
     )
     expected = QueueConfig(
         max_items=5,
@@ -106,6 +107,8 @@ def test_every_queue_setting_reaches_its_field_as_default_and_in_a_queues_block(
         max_retries=3,
         move_failed_to="dead",
         trash_ms=60_000,
+        idle_delete_ms=3_600_000,
+        fanout_only=True,
     )
     assert queue(lines) == expected
     block = "queues:\n  work:\n" + "".join(f"    {line}\n" for line in lines.splitlines())
@@ -181,6 +184,14 @@ def test_children_are_matched_by_patterns_with_a_plus_and_inherit_those_of_the_p
     assert queue(PATTERNS, "mail-vip+x").max_items == 1
     assert queue(PATTERNS, "work+a+b").max_items == 8
     assert queue(PATTERNS, "work").max_items is None
+
+
+def test_no_child_is_fanout_only():
+    text = "queues: {'ev*': {fanout_only: true, idle_delete: 5}}"
+    assert queue(text, "events").fanout_only
+    assert queue(text, "events+a") == QueueConfig(idle_delete_ms=5000)
+    expected = "k.yaml:1:18: a child has no children: set fanout_only under 'events'"
+    assert problems("queues: {events+a: {fanout_only: true}}")[0].endswith(expected.partition(": ")[2])
 
 
 def test_other_letters_of_a_pattern_stand_for_themselves_and_stars_cost_nothing():
@@ -728,6 +739,8 @@ def test_every_setting_of_a_queue_is_listed_with_its_true_value():
         ("key_time", "300"),
         ("max_keys", "1000000"),
         ("trash_seconds", "0"),
+        ("idle_delete", "none"),
+        ("fanout_only", "false"),
     ]
     assert dict(queue_setting_lines(QueueConfig(retry_delays_ms=(1000, 250))))["retry_delays"] == "[1, 250ms]"
     assert dict(queue_setting_lines(QueueConfig(sync_journal_ms=0)))["sync_journal"] == "true"
@@ -840,6 +853,8 @@ plain_settings = st.fixed_dictionaries(
         "max_age_ms": st.none() | st.integers(1, 36_500 * 86_400_000),
         "move_expired_to": st.none() | simple_names,
         "trash_ms": st.integers(0, 36_500 * 86_400_000),
+        "idle_delete_ms": st.none() | st.integers(1, 36_500 * 86_400_000),
+        "fanout_only": st.booleans(),
     }
 )
 

@@ -39,12 +39,12 @@ Given = Callable[[Any], object]
 Hole = tuple[str, Given, tuple[object, ...]]
 
 UNLIMITED: Final = (
-    "max_items", "max_size_bytes", "max_item_size_bytes", "max_retries", "open_transaction_timeout_ms"
+    "max_items", "max_size_bytes", "max_item_size_bytes", "max_retries", "open_transaction_timeout_ms", "idle_delete_ms"
 )  # fmt: skip
 COUNTS: Final = ("max_journal_size_bytes", "max_journal_overflow", "max_memory_size_bytes", "max_keys")
 LIMITS: Final = ("max_lease_ms", "max_delay_ms", "key_time_ms")
 SPANS: Final = ("sync_journal_ms", "max_age_ms")
-SWITCHES: Final = ("journal_leases", "discard_old_when_full", "journal")
+SWITCHES: Final = ("journal_leases", "discard_old_when_full", "journal", "fanout_only")
 NAMES: Final = ("move_expired_to", "move_failed_to")
 NO_NAME: Final = ("", "a b", "a/b", "+x", "x.y", "\x7f", "\u4e00")
 
