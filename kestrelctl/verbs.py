@@ -93,6 +93,7 @@ TOPICS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("bind", "bindings.bind", ("kestrelctl bind celery work", "kestrelctl bind events audit 'order.#' topic")),
         Verb("unbind", "bindings.unbind",
              ("kestrelctl unbind celery work", "kestrelctl unbind events audit 'order.#' topic")),
+        Verb("declare", "declare.declare", ("kestrelctl declare replies-17 max_age=1h idle_delete=30m",)),
     ),
     "Monitoring": (
         Verb("top", "top.top", (

@@ -147,6 +147,10 @@ class QueueNotMade(KestrelError):
     """The queue does not exist, and the client may not create it."""
 
 
+class DeclarationRefused(KestrelError):
+    """Settings that a client declares for a queue are invalid, or contradict others."""
+
+
 class TooManyQueues(QueueNotMade):
     """The limit `max_queues` is reached: the operator must raise it, or somebody delete queues."""
 

@@ -40,7 +40,7 @@ def ask(client: "KestrelClient", config: Config | None) -> Iterator[CheckResult]
     yield from _jobs(figures, config)
     yield from cluster(figures)
     if config is not None:
-        yield drift(config, parse_blocks(client.dump_config()))
+        yield drift(config, parse_blocks(client.dump_config(origins=True)))
 
 
 def _queues(blocks: Sequence[QueueBlock]) -> Iterator[CheckResult]:
@@ -121,7 +121,8 @@ def drift(config: Config, blocks: Sequence[QueueBlock]) -> CheckResult:
     for block in blocks:
         name = str(block["queue"])
         for setting, value in queue_setting_lines(config.for_queue(on_disk(name))):
-            if setting in block and str(block[setting]) != value:
+            is_declared = str(block.get(f"{setting}_from", "")).startswith("declared by ")
+            if setting in block and str(block[setting]) != value and not is_declared:
                 differing.append(f"{name} {setting} is {block[setting]}, the file says {value}")
     if differing:
         return warning("config", _some(differing), f"run kestrelctl reload to apply {config.source}")

@@ -136,6 +136,7 @@ class ClientConnection(Transport):
     def flush_all_expired(self) -> int:
         return int(self._match(b"flush_all_expired", rb"\d+")[0])
 
+    declare = _by_talk(QueueTalks.declare)
     delete_queue = _by_talk(QueueTalks.delete_queue)
 
     def undo(self, queue: bytes) -> tuple[int, int] | None:

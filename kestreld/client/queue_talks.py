@@ -5,7 +5,7 @@ QueueTalks for each connection, as they remember what its server knows.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -274,6 +274,10 @@ class QueueTalks:
         if isinstance(reply, tuple) or not reply.isdigit():
             raise refusal(self.address, reply, b"flush")
         return int(reply)
+
+    def declare(self, queue: bytes, options: Iterable[bytes]) -> Talk[None]:
+        """Declare settings of a queue, `name=value` each, and create it if there is none."""
+        yield from self.ask(b" ".join([b"declare", checked_key(queue), *options]), b"DECLARED")
 
     def delete_queue(self, queue: bytes) -> Talk[bool]:
         """Delete a queue. False = there was none; an old Kestrel, or `compat: kestrel-1`, does not say."""

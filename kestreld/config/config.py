@@ -204,6 +204,7 @@ class Config:
     max_inflight_bytes: int | None = None  # of unfinished items; None = by the machine's memory
     max_queues: int | None = 100_000  # children count; None = unlimited
     max_bindings: int = 100_000
+    max_declared: int = 10_000  # queues with settings that clients declared
     max_connections: int | None = None  # None = as many as there are descriptors for
     max_connections_per_ip: int | None = None  # None = unlimited
     insecure: bool = False  # other machines may connect although nobody has to log in

@@ -205,6 +205,7 @@ SETTINGS: Final = (
     Setting("max_inflight", "max_inflight_bytes", values.size_bytes_from(1), "auto"),
     Setting("max_queues", "max_queues", values.count_from(1), "infinite"),
     Setting("max_bindings", "max_bindings", values.count_from(1)),
+    Setting("max_declared", "max_declared", values.count_from(0)),
     Setting("max_connections", "max_connections", values.count_from(1), "infinite"),
     Setting("max_connections_per_ip", "max_connections_per_ip", values.count_from(1), "infinite"),
     _queue_setting("max_items", "max_items", values.count_from(1), "infinite"),

@@ -14,15 +14,18 @@ from kestreld.config.config import Config, QueueConfig
 from kestreld.config.queue_names import decode_queue_name, encode_queue_name, queue_name_problem
 from kestreld.errors import (
     BadQueueName,
+    DeclarationRefused,
     JournalCorrupt,
     JournalFailed,
     JournalUnreadable,
+    LedgerFull,
     QueueNotMade,
     TooManyQueues,
 )
 from kestreld.files import DISK_FULL, OUT_OF_MEANS, FileLayer, must_be_the_systems, why_unread
 from kestreld.journal.journal import Journal
 from kestreld.journal.kestrel.importing import import_at_start
+from kestreld.journal.ledger import Done
 from kestreld.journal.open_files import OpenFiles
 from kestreld.journal.records import Checkpoint, Origin
 from kestreld.journal.recovery import recover
@@ -32,6 +35,7 @@ from kestreld.queues.agenda import Agenda
 from kestreld.queues.bindings import Bindings
 from kestreld.queues.closing import Closing
 from kestreld.queues.commit import GroupCommit
+from kestreld.queues.declared import Declarations, Options
 from kestreld.queues.everywhere import Steps
 from kestreld.queues.memory import Memory
 from kestreld.queues.queue import Queue
@@ -67,8 +71,9 @@ class QueueCollection:
         self.agenda = Agenda()  # due times of waits and held items
         self.open_files = OpenFiles()
         self.memory = Memory(config.max_memory_bytes)
-        self.trash = Trash(files, clock, self.spool, lambda name: self.config.for_queue(name).trash_ms, report)
         self.bindings = Bindings(files, self.spool, config.max_bindings, report)
+        self.declared = Declarations(files, self.spool, config.max_declared, report)
+        self.trash = Trash(files, clock, self.spool, lambda name: self.config_for(name).trash_ms, report)
         self.families: dict[str, Queue] = {}
         self.readers: dict[str, Reader] = {}
         self.broken: dict[str, JournalCorrupt] = {}  # families whose journal could not be recovered
@@ -149,7 +154,7 @@ class QueueCollection:
             queue = self._new_family(parent)
             if name in self.readers:
                 return self.readers[name]
-        reader = queue.add_reader(label, self.config.for_queue(name))
+        reader = queue.add_reader(label, self.config_for(name))
         self.readers[name] = reader
         self.created += 1
         return reader
@@ -157,7 +162,7 @@ class QueueCollection:
     def _new_family(self, parent: str) -> Queue:
         """A new family, or the existing one whose journal had not been read."""
         journal = None
-        if self.config.for_queue(parent).journal:
+        if self.config_for(parent).journal:
             if (found := self._unread(parent)) is not None:
                 return found
             if self._unseen is not None:
@@ -167,7 +172,7 @@ class QueueCollection:
             self._last_journal_id = max(self.clock.wall_ms, self._last_journal_id + 1)
             journal = Journal(self.files, self.clock, self.open_files, folder, parent, self._last_journal_id)
             journal.make_folder()
-        return self._adopt_family(parent, journal, self.config.for_queue(parent))
+        return self._adopt_family(parent, journal, self.config_for(parent))
 
     def family(self, name: str) -> Queue | None:
         """The family of that name with its readers, or None. Raises as `reader` does."""
@@ -182,7 +187,7 @@ class QueueCollection:
     def _unread(self, parent: str) -> Queue | None:
         """A family whose journal was never read, or could not be removed, or None. Raises as `reader` does."""
         folder = self._folder(parent)
-        if not self.config.for_queue(parent).journal or not self.files.is_dir(folder):
+        if not self.config_for(parent).journal or not self.files.is_dir(folder):
             return None
         try:
             obstacle = self.recover_family(parent, folder)
@@ -247,6 +252,7 @@ class QueueCollection:
         else:
             self.trash.keep(reader, DELETE)
         del self.readers[name]
+        self.declared.forget(name)
         queue.drop_reader(reader.label)
         self.deleted += 1
         self.past += reader.totals()
@@ -366,6 +372,76 @@ class QueueCollection:
 
     # Configuration
 
+    def config_for(self, name: str) -> QueueConfig:
+        """Settings of a queue, whether it exists or not."""
+        return self.declared.over(self.config, name)
+
+    def declare(self, name: str, options: Options, by: str, done: Done, *, may_delete: bool) -> Reader:
+        """Declare settings of a queue, which is created if there is none; `done` is called once they are on disk.
+
+        What is new for a queue that exists may drop items of it: that takes the right to delete it. Raises as `reader`,
+        and DeclarationRefused, both with nothing changed, and as `Ledger.change`.
+        """
+        found, before = self.look_for(name), self.declared.of(name)
+        new = self.declared.news(self.config, name, options)
+        if new and found is not None:
+            self._must_fit(found, new, may_delete=may_delete)
+        if new:
+            self.declared.add(name, new, by, self.clock.wall_ms)
+
+        def undo() -> None:
+            self.declared.put_back(name, before)
+            if (reader := self.readers.get(name)) is not None and new:
+                self._configure_anew(reader)
+
+        def settled(failure: JournalFailed | None) -> None:
+            if failure is not None and self.declared.of(name) is declaration:
+                undo()
+            done(failure)
+
+        declaration = self.declared.of(name)
+        try:
+            reader = self.reader(name)
+            if new and found is not None:
+                self._configure_anew(reader)
+            reader.count_unread_from(-1)
+            self.declared.write(name, settled)
+        except (QueueNotMade, JournalFailed, JournalCorrupt, LedgerFull):
+            undo()
+            raise
+        return reader
+
+    def _must_fit(self, reader: Reader, new: Options, *, may_delete: bool) -> None:
+        if not may_delete:
+            raise DeclarationRefused(
+                f"not allowed: delete on {reader.name!r}, which exists: {', '.join(new)} may drop items"
+            )
+        if "journal" in new and reader.queue.in_memory == new["journal"]:
+            raise DeclarationRefused(f"journal of {reader.name!r} cannot change while the queue exists")
+        reader.queue.flush_counters()
+        if new.get("fanout_only") and reader.items:
+            raise DeclarationRefused(f"fanout_only=true: {reader.items} items wait in {reader.name!r}; flush it first")
+
+    def _configure_anew(self, reader: Reader) -> None:
+        config = self.config_for(reader.name)
+        reader.configure(config)
+        if not reader.label:
+            reader.queue.configure(config)
+
+    def _take_up_declared(self) -> None:
+        """Create declared queues that were in memory only; forget declarations of others that are gone."""
+        for name in sorted(self.declared.names()):
+            family = name.partition("+")[0]
+            if name in self.readers or family in self.broken:
+                continue
+            if self.config_for(family).journal:
+                self.declared.forget(name)
+                continue
+            try:
+                self.reader(name)
+            except (QueueNotMade, BadQueueName) as problem:
+                self.report(f"{name}: declared, but cannot be created: {problem}")
+
     def configure(self, config: Config) -> Iterator[int | None]:
         """Use this configuration from now on. Live queues take it over step by step.
 
@@ -376,6 +452,7 @@ class QueueCollection:
         is_other_memory = self.memory.limit_bytes != config.max_memory_bytes
         self.memory.limit_bytes = config.max_memory_bytes
         self.bindings.ledger.entries_max = config.max_bindings
+        self.declared.ledger.entries_max = config.max_declared
         return self._configure_queues(
             is_other=(before.defaults, before.queues, before.patterns)
             != (config.defaults, config.queues, config.patterns),
@@ -384,13 +461,13 @@ class QueueCollection:
 
     def _configure_queues(self, *, is_other: bool, is_other_memory: bool) -> Iterator[int | None]:
         for reader in list(self.readers.values()) if is_other else []:
-            if reader.config != (config := self.config.for_queue(reader.name)):
+            if reader.config != (config := self.config_for(reader.name)):
                 reader.configure(config)
                 self.empty_feeder(reader.queue)
             yield None
         for queue in list(self.families.values()):
             if is_other:
-                queue.configure(self.config.for_queue(queue.name))
+                queue.configure(self.config_for(queue.name))
             if is_other_memory:
                 queue.review_next_put()
             while _has_failed(queue) and queue.sync.syncing_commit is not None:
@@ -418,6 +495,7 @@ class QueueCollection:
         """
         started_us = self.clock.stopwatch_us()
         self.bindings.read()
+        self.declared.read()
         names = self._names()
         tell_at_us = self.clock.stopwatch_us() + PROGRESS_US if progress is not None else 0
         for read, name in enumerate(names):
@@ -434,6 +512,7 @@ class QueueCollection:
         for queue in list(self.families.values()):
             self._move_failed(queue)
             self.empty_feeder(queue)
+        self._take_up_declared()
 
     def serve(self) -> None:
         """Have the grace of leases begin: clients are served from now on, however long recovery took."""
@@ -519,7 +598,7 @@ class QueueCollection:
                 raise
             self._stop_broken(parent, _unreadable(error, path))
             return None
-        config = self.config.for_queue(parent)
+        config = self.config_for(parent)
         if not config.journal:
             self.report(f"{parent}: journal found, but journal is off in the configuration; not read")
             return None
@@ -607,7 +686,7 @@ class QueueCollection:
 
     def restore(self, queue: Queue, state: Checkpoint, is_lost: Callable[[int], bool] = lambda item: False) -> None:
         """Restore a queue from its journal. See `Queue.restore`."""
-        queue.restore(state, self.config.for_queue, is_lost)
+        queue.restore(state, self.config_for, is_lost)
         self.readers.update({reader.name: reader for reader in queue.readers.values()})
 
     def close(self, fd: int | None = None, until_us: int | None = None) -> int:
@@ -616,6 +695,7 @@ class QueueCollection:
         For the arguments see `Closing`. This comes last, just before the lock is released.
         """
         self.bindings.ledger.close()
+        self.declared.ledger.close()
         for queue in self.families.values() if until_us is None or self.clock.stopwatch_us() < until_us else ():
             self._note_leases(queue)
         closing = Closing(self.files, self.clock, self.commit.mark, self.report, fd, until_us)

@@ -89,8 +89,8 @@ def _restore(
         reader.forget_done({one for one in reader.open if one in due or is_waiting(one)}.__contains__)
         reader.start_over()
     collection.restore(queue, state)
-    queue.configure(collection.config.for_queue(queue.name))
+    queue.configure(collection.config_for(queue.name))
     for reader in queue.readers.values():
-        reader.configure(collection.config.for_queue(reader.name))
+        reader.configure(collection.config_for(reader.name))
     if queue.sync_ms:  # its due time is not known
         collection.commit.sync_within(queue)

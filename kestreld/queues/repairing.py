@@ -135,7 +135,7 @@ class Repairer:
         return work.report
 
     def _segment_bytes_max(self, family: str) -> int:
-        return self._collection.config.for_queue(family).max_journal_size_bytes
+        return self._collection.config_for(family).max_journal_size_bytes
 
     def _repair_stopped(self, queue: Queue, journal: Journal) -> Generator[int | None, None, RepairReport | None]:
         """Repair a journal that was in use. Its open reads stay, and may be confirmed or returned meanwhile."""

@@ -166,13 +166,13 @@ def _all_settings(collection: QueueCollection, *, has_origins: bool) -> Iterator
     for name in names:
         if (reader := collection.find(name)) is not None:
             lines = queue_setting_lines(reader.config)
-            yield name, _with_origins(collection.config, name, lines) if has_origins else lines
+            yield name, _with_origins(collection, name, lines) if has_origins else lines
 
 
-def _with_origins(config: Config, queue: str, lines: Figures) -> Figures:
+def _with_origins(collection: QueueCollection, queue: str, lines: Figures) -> Figures:
     told: list[tuple[str, int | str]] = []
     for name, value in lines:
-        told += [(name, value), (f"{name}_from", origin_of(config, queue, PER_QUEUE[name].field))]
+        told += [(name, value), (f"{name}_from", collection.declared.origin_of(collection.config, queue, name))]
     return told
 
 

@@ -21,6 +21,7 @@ ROOT: Final = Path(__file__).parents[2]
 COMMANDS: Final = [command for command in kestrelctl_tree().walk() if not command.commands]
 # What a command needs beside a queue to get as far as its server.
 NEEDS: Final = {
+    "declare": ["max_items=5"],
     "put": ["x"],
     "wait": ["--empty"],
     "top": ["--once"],

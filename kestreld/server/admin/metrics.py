@@ -67,7 +67,7 @@ def render(
 
     def may_be_full(shown: str) -> bool:
         """Return True if a full queue is no trouble, because it discards old items."""
-        return collection.config.for_queue(name_of(shown)).discard_old_when_full
+        return collection.config_for(name_of(shown)).discard_old_when_full
 
     yield _server_part(book, collection, stats)
     shown: list[Row] = []

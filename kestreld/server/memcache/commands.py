@@ -33,19 +33,20 @@ BIND: Final = 23
 UNBIND: Final = 24
 UNBIND_ALL: Final = 25  # bindings of a queue to an exchange
 BINDINGS: Final = 26
+DECLARE: Final = 27
 # From here on: items that are leased, or have a key
-LEASE: Final = 27
-LEASE_FIRST: Final = 28  # of several queues, the first that has an item
-LEASE_BY: Final = 29  # the holder has a name
-CANCEL: Final = 30
-LEASES: Final = 31  # what a holder has
-FLUSH_COUNTED: Final = 32  # a FLUSH whose answer is the number of items
-LIST_QUEUES: Final = 33  # a connection's list of queues is made, gets longer or is dropped
-LEASE_LISTED: Final = 34  # of the queues of such a list, the first that has an item
-CONFIRM: Final = 35  # this and the following kinds: in a batch, their token follows
-EXTEND: Final = 36
-GIVE_BACK: Final = 37
-FAIL: Final = 38
+LEASE: Final = 28
+LEASE_FIRST: Final = 29  # of several queues, the first that has an item
+LEASE_BY: Final = 30  # the holder has a name
+CANCEL: Final = 31
+LEASES: Final = 32  # what a holder has
+FLUSH_COUNTED: Final = 33  # a FLUSH whose answer is the number of items
+LIST_QUEUES: Final = 34  # a connection's list of queues is made, gets longer or is dropped
+LEASE_LISTED: Final = 35  # of the queues of such a list, the first that has an item
+CONFIRM: Final = 36  # this and the following kinds: in a batch, their token follows
+EXTEND: Final = 37
+GIVE_BACK: Final = 38
+FAIL: Final = 39
 
 STORED: Final = b"STORED\r\n"
 NOT_STORED: Final = b"NOT_STORED\r\n"
@@ -54,6 +55,7 @@ DELETED: Final = b"DELETED\r\n"
 NOT_FOUND: Final = b"NOT_FOUND\r\n"
 TOUCHED: Final = b"TOUCHED\r\n"
 OK: Final = b"OK\r\n"
+DECLARED: Final = b"DECLARED\r\n"
 ERROR: Final = b"ERROR\r\n"
 
 
@@ -63,10 +65,11 @@ class Command:
     Lines with a token share it if they differ in nothing but the token. `name` is the queue's, `key` is the word that
     the client wrote; `wait_ms` -1 = do not wait; `data_bytes` -1 = no data follows. `target` is where the handler
     keeps the reader of that name. `sees` tests which queues the sender may know of, None = all; `may_create` is True
-    if the sender may create the queue. `lease_ms` is the duration of a lease; `delay_ms` the time until an item that
-    is put or given back is due; `item_key` the text after `key=`, `reason=` or `by=`, or the key of a binding, of
-    which an UNBIND_ALL has the exchange only. Of a LEASE_LISTED `name` is that of the list, `key` has the options that
-    its queues are leased from with, and `words` all options.
+    if the sender may create the queue, `may_delete` if they may delete it. `lease_ms` is the duration of a lease;
+    `delay_ms` the time until an item that is put or given back is due; `item_key` the text after `key=`, `reason=` or
+    `by=`, of a DECLARE all of its options, or the key of a binding, of which an UNBIND_ALL has the exchange only. Of a
+    LEASE_LISTED `name` is that of the list, `key` has the options that its queues are leased from with, and `words` all
+    options.
     """
 
     __slots__ = (
@@ -82,6 +85,7 @@ class Command:
         "kind",
         "lease_ms",
         "may_create",
+        "may_delete",
         "name",
         "noreply",
         "opens",
@@ -114,11 +118,12 @@ class Command:
         self.lease_ms = 0
         self.delay_ms = 0
         self.item_key = b""
-        self.prefix = b""  # VALUE line up to the length, for an item without flags
+        self.prefix = b""  # VALUE line up to the length, for an item without flags; of a DECLARE: its user
         self.reply = b""
         self.words: list[bytes] = []
         self.sees: Callable[[str], bool] | None = None
         self.may_create = True
+        self.may_delete = True
         self.parts: list[Command] = []
         self.target: Any = None
 

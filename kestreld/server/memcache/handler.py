@@ -12,6 +12,7 @@ from typing import Any, Final
 from kestreld import __version__
 from kestreld.errors import (
     BadQueueName,
+    DeclarationRefused,
     JournalCorrupt,
     JournalFailed,
     KestrelError,
@@ -23,6 +24,7 @@ from kestreld.journal.records import item_flags, item_id
 from kestreld.journal.repair import RepairReport
 from kestreld.queues import leases
 from kestreld.queues.commit import Tally
+from kestreld.queues.declared import read_option
 from kestreld.queues.everywhere import Steps, everywhere
 from kestreld.queues.item import ITEM_HEADER_BYTES, client_expiry_ms
 from kestreld.queues.reader import Reader
@@ -197,7 +199,7 @@ class Handler(CommandHandler):
             self._answer_error(b"SERVER_ERROR", f"journal {problem.reason}")
         elif isinstance(problem, JournalCorrupt):
             self._answer_error(b"SERVER_ERROR", problem.with_remedy(f"corrupt {problem}"))
-        elif isinstance(problem, TooManyQueues):
+        elif isinstance(problem, (TooManyQueues, LedgerFull)):
             self._answer_error(b"SERVER_ERROR", str(problem))
         else:
             self._answer_error(b"CLIENT_ERROR", str(problem))
@@ -798,6 +800,8 @@ class Handler(CommandHandler):
             self._tell(dump_job_queues_report(state.stats, command.sees))
         elif kind in _ABOUT_BINDINGS:
             self._about_bindings(command)
+        elif kind == wire.DECLARE:
+            self._declare(command)
         elif kind == wire.DUMP_CONFIG:
             has_origins = command.words == [b"origins"] and not self.strict
             self._tell(dump_config_report(state.collection, has_origins=has_origins))
@@ -817,6 +821,32 @@ class Handler(CommandHandler):
         elif kind == wire.UNDO:
             self.held = True
             state.control.undo(command.name, self._undone)
+
+    def _declare(self, command: Command) -> None:
+        """Set a queue's settings, which are answered for once they are on disk."""
+        is_late, collection = False, self.state.collection
+
+        def settled(failure: KestrelError | None) -> None:
+            if failure is not None:
+                self._answer_problem(failure)
+            else:
+                if (reader := collection.find(command.name)) is not None:
+                    self._depend_on(reader.queue)  # its journal says that it was created
+                self.out.append(wire.DECLARED)
+            self.held = self.is_at_work = False
+            if is_late:
+                self.ready()
+                collection.commit.wake()
+
+        self.held = self.is_at_work = True
+        try:
+            words = [word.decode("latin-1").partition("=") for word in command.words]
+            options = {name: read_option(name, value) for name, _, value in words}
+            by = f"{command.prefix.decode()}/{self.holder}" if command.prefix else self.holder
+            collection.declare(command.name, options, by, settled, may_delete=command.may_delete)
+        except (BadQueueName, DeclarationRefused, JournalFailed, JournalCorrupt, LedgerFull, QueueNotMade) as problem:
+            settled(problem)
+        is_late = True
 
     # Long work, done between turns while the commands behind it wait
 

@@ -464,6 +464,8 @@ class MemcacheParser(Parser):
             return self._parse_leases(words)
         if verb == b"wait" and not self._strict:
             return self._parse_wait(words)
+        if verb == b"declare" and not self._strict:
+            return self._parse_declare(words)
         if verb in _BARE:
             command = Command(_BARE[verb])
             command.words = words[1:]
@@ -809,6 +811,19 @@ class MemcacheParser(Parser):
             command.item_key = binding_key(exchange, command.key, *[*rest, EMPTY, EMPTY][:2])
         elif command.words:
             command.item_key = command.words[0]
+        return command
+
+    def _parse_declare(self, words: list[bytes]) -> Command:
+        if len(words) < 2 or not words[1]:
+            return self._refuse("declare needs a queue name and options, such as max_age=60000")
+        command = Command(wire.DECLARE)
+        command.key, command.name, command.words = words[1], words[1].decode("latin-1"), words[2:]
+        command.item_key = b" ".join(words[2:])  # such lines come once for each queue, and are not worth a cache
+        for word in command.words:
+            if b"=" not in word:
+                return self._refuse(f"declare needs options such as max_age=60000, not {word.decode('latin-1')!r}")
+        if problem := _doubled(command.words):
+            return self._refuse(problem)
         return command
 
     def _surplus(self, verb: bytes, rest: list[bytes]) -> Command | None:

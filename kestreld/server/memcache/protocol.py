@@ -38,4 +38,4 @@ class Memcache(WireProtocol):
 
     def _queue_config(self, name: str) -> QueueConfig:
         reader = self._state.collection.find(name)
-        return reader.config if reader is not None else self._state.collection.config.for_queue(name)
+        return reader.config if reader is not None else self._state.collection.config_for(name)

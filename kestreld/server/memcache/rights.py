@@ -64,6 +64,13 @@ def checker(account: Account) -> Callable[[Command], Command]:
                 if checked is not part:
                     return checked
             return command
+        if kind == wire.DECLARE:
+            may_use = account.may(Right.PUT, command.name) or account.may(Right.GET, command.name)
+            command.prefix = account.config.name.encode()
+            command.may_delete = account.may(Right.DELETE, command.name)
+            if may_use and account.may_create(command.name):
+                return command
+            return _refusal(command, f"create on {command.name!r}")
         right = _ON_A_QUEUE.get(kind)
         if right is None:
             return command if account.is_admin else _refusal(command, "requires the admin right on all queues")
