@@ -429,17 +429,13 @@ class QueueCollection:
             reader.queue.configure(config)
 
     def _take_up_declared(self) -> None:
-        """Create declared queues that were in memory only; forget declarations of others that are gone."""
+        """Create declared queues that are gone: they were in memory only, or a power cut took their journals."""
         for name in sorted(self.declared.names()):
-            family = name.partition("+")[0]
-            if name in self.readers or family in self.broken:
-                continue
-            if self.config_for(family).journal:
-                self.declared.forget(name)
+            if name in self.readers or name.partition("+")[0] in self.broken:
                 continue
             try:
                 self.reader(name)
-            except (QueueNotMade, BadQueueName) as problem:
+            except (QueueNotMade, BadQueueName, JournalFailed, JournalCorrupt) as problem:
                 self.report(f"{name}: declared, but cannot be created: {problem}")
 
     def configure(self, config: Config) -> Iterator[int | None]:

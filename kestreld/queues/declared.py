@@ -166,9 +166,13 @@ class Declarations:
             self.ledger.change({name.encode("latin-1"): known.to_json()}, done)
 
     def forget(self, name: str) -> None:
-        """Remove the declaration of a queue that is deleted. A failure is reported, and the next start repeats it."""
+        """Remove the declaration of a queue that is deleted; the ledger reports a failure."""
         if self._by_name.pop(name, None) is not None and self.ledger.problem is None:
-            self.ledger.change({name.encode("latin-1"): None}, lambda failure: None)
+            self.forgotten(name, lambda failure: None)
+
+    def forgotten(self, name: str, done: Done) -> None:
+        """Call `done` once it is on disk that a queue has no declaration. Raises as `Ledger.change`."""
+        self.ledger.change({name.encode("latin-1"): None}, done)
 
 
 def _in_blocks(config: Config, name: str) -> set[str]:

@@ -12,6 +12,7 @@ SPOOL: Final = "/spool"
 ARCHIVE: Final = "/archive"
 LATE: Final = "late"  # where expired and failed items go
 IMPORTED: Final = "old"
+DECLARED_FROM: Final = 30_000_000  # from this seed on somebody also declares queues and leaves them behind
 REASONED_FROM: Final = 20_000_000  # from this seed on clients also say why they have failed with an item
 TIMED_FROM: Final = 10_000_000  # from this seed on most have items with a time and an owner of their own
 BOUND_FROM: Final = 1_000_000_000  # from this seed on a client binds queues to exchanges
@@ -48,6 +49,7 @@ class Plan:
     puts_max: int = 0
     is_timed: bool = False
     says_why: bool = False
+    declares: bool = False
 
     @property
     def families(self) -> list[str]:
@@ -91,7 +93,7 @@ class Plan:
     def redraw_modes(self, chance: Random) -> None:
         """Another way of keeping some families, from the next start on."""
         for family, mode in self.modes.items():
-            if mode.journal and chance.random() < 0.2:
+            if mode.journal and family in self.readers and chance.random() < 0.2:
                 self.modes[family] = Mode(sync_ms=_sync_ms(chance))
 
 

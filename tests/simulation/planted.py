@@ -19,6 +19,7 @@ from kestreld.journal.records import Checkpoint, Done, Due, ReaderState, Why
 from kestreld.queues import leases, live
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.dead_segments import DeadSegments
+from kestreld.queues.declared import Declarations
 from kestreld.queues.held import Held
 from kestreld.queues.maintenance import Maintenance
 from kestreld.queues.queue import Queue
@@ -414,6 +415,16 @@ def full_disks_are_full_for_ever() -> AbstractContextManager[Any]:
     return patch.object(Maintenance, "_try_full_disk", hopeless)
 
 
+def reading_is_not_noticed() -> AbstractContextManager[Any]:
+    """A queue goes after its time, be it read."""
+    return patch.object(Reader, "was_read", lambda self: False)
+
+
+def declarations_are_not_written() -> AbstractContextManager[Any]:
+    """What is declared is answered for before it is on disk, where it never gets."""
+    return patch.object(Declarations, "write", lambda self, name, done: done(None))
+
+
 def stop_syncs_nothing() -> AbstractContextManager[Any]:
     """The sync of the whole file system does nothing: a stop seals what is not on disk."""
     return patch.object(ProcessFiles, "sync_file_system", lambda self, fd: self._call("sync", "the file system"))
@@ -490,6 +501,8 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "doubtful-ledger-kept": doubtful_ledgers_are_appended_to,
     "ledger-believed": ledgers_are_believed_after_a_kill,
     "grace-from-stop": lease_grace_counts_from_the_stop,
+    "reading-not-noticed": reading_is_not_noticed,
+    "declaration-not-written": declarations_are_not_written,
 }
 
 # The first seed that sees each: once the plan draws otherwise, the long test of test_planted.py prints another.
@@ -529,4 +542,6 @@ SEEN_BY: Final = {
     "doubtful-ledger-kept": 1_000_000_002,
     "ledger-believed": 1_000_000_064,
     "grace-from-stop": 20_000_011,
+    "reading-not-noticed": 30_000_001,
+    "declaration-not-written": 30_000_000,
 }

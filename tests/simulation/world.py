@@ -10,12 +10,13 @@ from typing import Final
 from tests.simulation.bindings import Binder
 from tests.simulation.checker import Checker
 from tests.simulation.clients import Client
+from tests.simulation.declaring import NAMES, Declarer
 from tests.simulation.disk import Disk, random_power_cut
-from tests.simulation.history import KILLED, POWER_CUT, STOPPED, Life
+from tests.simulation.history import KILLED, POWER_CUT, STOPPED, Life, Mode
 from tests.simulation.host import STARTS_MAX, STOP_US, GaveUp, Host, family_of
 from tests.simulation.imports import kestrel_files
 from tests.simulation.overseer import Operator
-from tests.simulation.plan import BOUND_FROM, REASONED_FROM, TIMED_FROM, Plan, add_times, draw
+from tests.simulation.plan import BOUND_FROM, DECLARED_FROM, REASONED_FROM, TIMED_FROM, Plan, add_times, draw
 from tests.simulation.process_files import CHANGES, KINDS, ProcessFiles
 from tests.simulation.server import Server
 from tests.simulation.streams import Follower
@@ -45,6 +46,9 @@ def plan_of(seed: int) -> Plan:
     if seed >= TIMED_FROM and aside.random() < 0.8:
         add_times(plan, aside)
         plan.says_why = seed >= REASONED_FROM
+    if seed >= DECLARED_FROM:
+        plan.declares = True
+        plan.modes |= {name: Mode(sync_ms=None) for name in NAMES}
     return plan
 
 
@@ -101,11 +105,14 @@ class World(Host):
         ]
         if self.plan.is_timed:
             Operator(self, self._chance("operator"))
+        declarer = Declarer(self, self._chance("declarer")) if self.plan.declares else None
         self._followers = {name: Follower(self, name, self._chance(f"stream {name}")) for name in self.plan.streams}
         if self.seed >= BOUND_FROM:
             self._binder = Binder(self, self.connections, self._chance("bindings"))
         for life in range(self.plan.lives):
             self.start()
+            if declarer is not None and self.server is not None:
+                declarer.look(self.server)
             self.is_open = True
             self._plan_trouble()
             self.run_for(int(self._fate.uniform(200, 2500)) * 1000)

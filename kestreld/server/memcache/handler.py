@@ -20,6 +20,7 @@ from kestreld.errors import (
     QueueNotMade,
     TooManyQueues,
 )
+from kestreld.journal.ledger import Done
 from kestreld.journal.records import item_flags, item_id
 from kestreld.journal.repair import RepairReport
 from kestreld.queues import leases
@@ -726,12 +727,16 @@ class Handler(CommandHandler):
             self.put_off = command
             self._unbind_all(command, None)
             return
-        reader = collection.find(command.name)
+        reader, is_declared = collection.find(command.name), collection.declared.of(command.name) is not None
         there = collection.delete(command.name)
         if reader is not None and reader.queue.readers:
             self._depend_on(reader.queue)  # the family lives on, and its journal says that this one does not
         found = wire.DELETED if there else wire.NOT_FOUND
-        self._unless_quiet(command, END if self.strict else found)
+        reply = END if self.strict else found
+        if is_declared:
+            self._answer_when_forgotten(command, reply)
+        else:
+            self._unless_quiet(command, reply)
 
     # Bindings: replies wait until they are on disk
 
@@ -822,31 +827,54 @@ class Handler(CommandHandler):
             self.held = True
             state.control.undo(command.name, self._undone)
 
+    def _answer_when_forgotten(self, command: Command, reply: bytes) -> None:
+        """Answer a DELETE once no start finds the declaration of the queue any more."""
+
+        def forgotten(failure: KestrelError | None) -> None:
+            if failure is not None:
+                self._answer_problem(failure)
+            else:
+                self._unless_quiet(command, reply)
+
+        self._await_ledger(partial(self.state.collection.declared.forgotten, command.name), forgotten)
+
+    def _await_ledger(self, begin: Callable[[Done], object], settled: Callable[[KestrelError | None], None]) -> None:
+        """Begin a change of a ledger, and have the commands behind wait until `settled` has answered."""
+        is_late = False
+
+        def end(failure: KestrelError | None) -> None:
+            settled(failure)
+            self.held = self.is_at_work = False
+            if is_late:
+                self.ready()
+                self.state.collection.commit.wake()
+
+        self.held = self.is_at_work = True
+        try:
+            begin(end)
+        except (BadQueueName, DeclarationRefused, JournalFailed, JournalCorrupt, LedgerFull, QueueNotMade) as problem:
+            end(problem)
+        is_late = True
+
     def _declare(self, command: Command) -> None:
         """Set a queue's settings, which are answered for once they are on disk."""
-        is_late, collection = False, self.state.collection
+        collection = self.state.collection
+
+        def begin(done: Done) -> None:
+            words = [word.decode("latin-1").partition("=") for word in command.words]
+            options = {name: read_option(name, value) for name, _, value in words}
+            by = f"{command.prefix.decode()}/{self.holder}" if command.prefix else self.holder
+            collection.declare(command.name, options, by, done, may_delete=command.may_delete)
 
         def settled(failure: KestrelError | None) -> None:
             if failure is not None:
                 self._answer_problem(failure)
-            else:
-                if (reader := collection.find(command.name)) is not None:
-                    self._depend_on(reader.queue)  # its journal says that it was created
-                self.out.append(wire.DECLARED)
-            self.held = self.is_at_work = False
-            if is_late:
-                self.ready()
-                collection.commit.wake()
+                return
+            if (reader := collection.find(command.name)) is not None:
+                self._depend_on(reader.queue)  # its journal says that it was created
+            self.out.append(wire.DECLARED)
 
-        self.held = self.is_at_work = True
-        try:
-            words = [word.decode("latin-1").partition("=") for word in command.words]
-            options = {name: read_option(name, value) for name, _, value in words}
-            by = f"{command.prefix.decode()}/{self.holder}" if command.prefix else self.holder
-            collection.declare(command.name, options, by, settled, may_delete=command.may_delete)
-        except (BadQueueName, DeclarationRefused, JournalFailed, JournalCorrupt, LedgerFull, QueueNotMade) as problem:
-            settled(problem)
-        is_late = True
+        self._await_ledger(begin, settled)
 
     # Long work, done between turns while the commands behind it wait
 

@@ -67,9 +67,7 @@ def test_the_answer_waits_for_the_disk_also_that_of_the_same_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize("end", [Engine.crash, Engine.restart])
-def test_declarations_of_queues_that_are_gone_are_forgotten_at_a_start(
-    tmp_path: Path, end: Callable[[Engine], None]
-) -> None:
+def test_declared_queues_that_are_gone_are_made_again_at_a_start(tmp_path: Path, end: Callable[[Engine], None]) -> None:
     engine = Engine(tmp_path, QuickFiles())
     declare(engine, "kept", {"max_items": 2})
     declare(engine, "gone", {"max_items": 2})
@@ -79,12 +77,14 @@ def test_declarations_of_queues_that_are_gone_are_forgotten_at_a_start(
         path.unlink()
     (tmp_path / "gone.journal").rename(tmp_path.parent / f"{tmp_path.name}.gone")
     end(engine)
-    assert sorted(engine.collection.readers) == ["brief", "brief+child", "kept"]
-    assert sorted(engine.collection.declared.names()) == ["brief", "brief+child", "kept"]
+    assert sorted(engine.collection.readers) == ["brief", "brief+child", "gone", "kept"]
+    assert sorted(engine.collection.declared.names()) == ["brief", "brief+child", "gone", "kept"]
     child = engine.reader("brief+child")
     assert (child.config.journal, child.config.max_items, child.config.idle_delete_ms) == (False, 7, None)
+    assert engine.reader("gone").config.max_items == 2
+    engine.collection.delete("gone")
     end(engine)
-    assert engine.reader("gone").config.max_items is None
+    assert sorted(engine.collection.readers) == ["brief", "brief+child", "kept"]
 
 
 def test_a_damaged_ledger_stops_declarations_and_nothing_else(tmp_path: Path) -> None:
