@@ -27,6 +27,8 @@ DECLARABLE: Final = {
 _LIMITS: Final = frozenset({"max_age", "max_items", "idle_delete", "key_time"})  # not above those of the configuration
 _OF_FAMILY: Final = frozenset({"journal", "fanout_only"})
 _SWITCHES: Final = frozenset({"true", "false", "yes", "no", "on", "off"})
+# What `Declaration.from_json` raises for anything else
+NO_ENTRY: Final = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, DeclarationRefused)
 Options = Mapping[str, object]  # name of a setting -> value, as the field of QueueConfig has it
 
 
@@ -48,9 +50,9 @@ class Declaration:
 
     @classmethod
     def from_json(cls, text: bytes) -> "Declaration":
-        """Raises ValueError, TypeError, KeyError or AttributeError for anything else."""
+        """Raises one of NO_ENTRY for anything else."""
         known = json.loads(text)
-        options = {name: read_option(name, value) for name, value in known["settings"].items()}
+        options = {name: read_option(name, str(value)) for name, value in known["settings"].items()}
         return cls(options, str(known["by"]), int(known["at_ms"]))
 
 
@@ -86,7 +88,7 @@ class Declarations:
         for key, value in self.ledger.items():
             try:
                 self._by_name[key.decode("latin-1")] = Declaration.from_json(value)
-            except (ValueError, TypeError, KeyError, AttributeError, DeclarationRefused) as problem:
+            except NO_ENTRY as problem:
                 self._report(f"{self.ledger.path}: entry of {key.decode('latin-1')!r} is ignored: {problem}")
 
     def of(self, name: str) -> Declaration | None:

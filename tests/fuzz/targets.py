@@ -2,17 +2,19 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from kestreld.config.config_dump import dump_config
 from kestreld.config.config_file import load
 from kestreld.config.settings import needs_restart, queue_setting_lines
-from kestreld.errors import ConfigError, JournalCorrupt
+from kestreld.errors import ConfigError, DeclarationRefused, JournalCorrupt
 from kestreld.journal.disque_aof import AofReader, SavedJob
 from kestreld.journal.kestrel.format import export_ops, read_queue
 from kestreld.journal.repair import repair
 from kestreld.journal.segment import MAGIC, segment_name
+from kestreld.queues.declared import NO_ENTRY, Declaration, read_option
 from tests.fuzz.bus_target import cluster_bus
 from tests.fuzz.cache_target import cache_commands
 from tests.fuzz.forging import with_true_checksums
@@ -236,7 +238,22 @@ def config(data: bytes) -> None:
         str(problem).encode("utf-8", "surrogateescape")
 
 
+def declarations(data: bytes) -> None:
+    """Options of a client are read or refused, and what is read comes back from the ledger; so with its entries."""
+    for word in data.decode("latin-1").split(" "):
+        name, _, value = word.partition("=")
+        try:
+            made = Declaration({name: read_option(name, value)}, "fuzz", 1)
+        except DeclarationRefused:
+            continue
+        assert Declaration.from_json(made.to_json()) == made
+    with suppress(*NO_ENTRY):
+        made = Declaration.from_json(data)
+        assert Declaration.from_json(made.to_json()) == made
+
+
 TARGETS: Final[dict[str, Target]] = {
+    "declarations": declarations,
     "memcache_parser": memcache_parser,
     "cache_commands": cache_commands,
     "disque_commands": disque_commands,
