@@ -18,7 +18,7 @@ _OPENING: Final = re.compile(rb"queue '(.*)' \{")
 # Kestrel 1.3 forgets the = here: `move_expired_to(none)`.
 _END: Final = b"\n}\n"
 _MANY_BYTES: Final = 50_000  # from this size on, compiling an expression pays
-_PAIR: Final = re.compile(rb"  (?:(move_expired_to)(?!=)|([^=]+)=)(.*)")
+_PAIR: Final = re.compile(rb"  (?:(move_expired_to)(?![=_])|([^=]+)=)(.*)")
 
 
 def text(data: bytes) -> str:

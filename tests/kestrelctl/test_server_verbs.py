@@ -74,6 +74,7 @@ def test_dump_config_says_where_each_setting_is_from_if_asked_to(kestrelctl: Kes
     kestrelctl("put", queue, "x")
     records = {one["queue"]: one for one in json.loads(kestrelctl("dump-config", "--origins", "-o", "json").out)}
     assert (records[queue]["max_items"], records[queue]["max_items_from"]) == ("infinite", "default")
+    assert (records[queue]["move_expired_to"], records[queue]["move_expired_to_from"]) == ("none", "default")
 
 
 def test_counting_verbs_print_the_count(own_kestrelctl: Kestrelctl) -> None:
