@@ -26,7 +26,7 @@ _kestreld_place() {
 }
 
 _kestreld_setting() { # KEY=VALUE
-    local key=${cur%%=*} names='listen.memcache listen.admin listen.cache listen.disque listen.admin_hosts metrics.per_queue jobs.retry_from jobs.queues jobs.journal jobs.sync_journal jobs.min_replicate cluster.port cluster.announce cluster.secret_file cluster.tls cluster.node_timeout log.format tls.certificate tls.key tls.client_ca tls.client_certificate insecure user compat queue_path archive_path timeout request_timeout expiration_timer_frequency_seconds sync_together max_open_reads max_line max_memory cache_memory cache_item_size_max max_inflight max_queues max_bindings max_connections max_connections_per_ip max_items max_size max_item_size discard_old_when_full journal journal_leases sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to retry_delays open_transaction_timeout max_lease lease_grace max_delay key_time max_keys trash_seconds'
+    local key=${cur%%=*} names='listen.memcache listen.admin listen.cache listen.disque listen.admin_hosts metrics.per_queue jobs.retry_from jobs.queues jobs.journal jobs.sync_journal jobs.min_replicate cluster.port cluster.announce cluster.secret_file cluster.tls cluster.node_timeout log.format tls.certificate tls.key tls.client_ca tls.client_certificate insecure user compat queue_path archive_path timeout request_timeout expiration_timer_frequency_seconds sync_together max_open_reads max_line max_memory cache_memory cache_item_size_max max_inflight max_queues max_bindings max_declared max_connections max_connections_per_ip max_items max_size max_item_size discard_old_when_full journal journal_leases sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to retry_delays open_transaction_timeout max_lease lease_grace max_delay key_time max_keys trash_seconds idle_delete fanout_only'
     if [[ $cur == *=* ]]; then
         case ${key##*.} in
             'journal') choice='true false' ;;
@@ -40,6 +40,7 @@ _kestreld_setting() { # KEY=VALUE
             'journal') choice='true false' ;;
             'journal_leases') choice='true false' ;;
             'sync_journal') choice='true false' ;;
+            'fanout_only') choice='true false' ;;
             *) return 0 ;;
         esac
         while IFS= read -r name; do found+=("$key=$name"); done < <(compgen -W "$choice" -- "${cur#*=}")
@@ -47,7 +48,7 @@ _kestreld_setting() { # KEY=VALUE
     fi
     compopt -o nospace 2>/dev/null
     if [[ $cur == queues.*.* ]]; then
-        names='max_items max_size max_item_size discard_old_when_full journal journal_leases sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to retry_delays open_transaction_timeout max_lease lease_grace max_delay key_time max_keys trash_seconds'
+        names='max_items max_size max_item_size discard_old_when_full journal journal_leases sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to retry_delays open_transaction_timeout max_lease lease_grace max_delay key_time max_keys trash_seconds idle_delete fanout_only'
         key=${cur%.*}.
     elif [[ $cur == queues.* ]]; then
         names=$(timeout 5 kestrelctl __complete queues "${cur#queues.}" 2>/dev/null </dev/null | cut -f 1)

@@ -55,8 +55,8 @@ function __kestreld_files # behind an @
 end
 
 function __kestreld_settings # KEY=VALUE
-    set -l names listen.memcache listen.admin listen.cache listen.disque listen.admin_hosts metrics.per_queue jobs.retry_from jobs.queues jobs.journal jobs.sync_journal jobs.min_replicate cluster.port cluster.announce cluster.secret_file cluster.tls cluster.node_timeout log.format tls.certificate tls.key tls.client_ca tls.client_certificate insecure user compat queue_path archive_path timeout request_timeout expiration_timer_frequency_seconds sync_together max_open_reads max_line max_memory cache_memory cache_item_size_max max_inflight max_queues max_bindings max_connections max_connections_per_ip max_items max_size max_item_size discard_old_when_full journal journal_leases sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to retry_delays open_transaction_timeout max_lease lease_grace max_delay key_time max_keys trash_seconds
-    set -l queue_names max_items max_size max_item_size discard_old_when_full journal journal_leases sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to retry_delays open_transaction_timeout max_lease lease_grace max_delay key_time max_keys trash_seconds
+    set -l names listen.memcache listen.admin listen.cache listen.disque listen.admin_hosts metrics.per_queue jobs.retry_from jobs.queues jobs.journal jobs.sync_journal jobs.min_replicate cluster.port cluster.announce cluster.secret_file cluster.tls cluster.node_timeout log.format tls.certificate tls.key tls.client_ca tls.client_certificate insecure user compat queue_path archive_path timeout request_timeout expiration_timer_frequency_seconds sync_together max_open_reads max_line max_memory cache_memory cache_item_size_max max_inflight max_queues max_bindings max_declared max_connections max_connections_per_ip max_items max_size max_item_size discard_old_when_full journal journal_leases sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to retry_delays open_transaction_timeout max_lease lease_grace max_delay key_time max_keys trash_seconds idle_delete fanout_only
+    set -l queue_names max_items max_size max_item_size discard_old_when_full journal journal_leases sync_journal max_journal_size max_journal_overflow max_memory_size max_age move_expired_to max_retries move_failed_to retry_delays open_transaction_timeout max_lease lease_grace max_delay key_time max_keys trash_seconds idle_delete fanout_only
     set -l word (commandline -ct | string replace -r '^--set=' '')
     if string match -q '*=*' -- $word
         set -l key (string split -m 1 = -- $word)[1]
@@ -82,6 +82,8 @@ function __kestreld_settings # KEY=VALUE
             case journal_leases
                 printf '%s\n' $key={true,false}
             case sync_journal
+                printf '%s\n' $key={true,false}
+            case fanout_only
                 printf '%s\n' $key={true,false}
         end
     else if string match -q 'queues.*.*' -- $word

@@ -9,9 +9,8 @@ from heapq import merge
 from typing import Final
 
 from kestreld.clock import Clock
-from kestreld.config.config import Compat, Config
-from kestreld.config.origins import origin_of
-from kestreld.config.settings import PER_QUEUE, queue_setting_lines
+from kestreld.config.config import Compat
+from kestreld.config.settings import queue_setting_lines
 from kestreld.queues import leases
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.figures import Sees, adding_up, queue_figures, server_figures
