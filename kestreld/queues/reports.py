@@ -1,4 +1,4 @@
-"""Long replies, such as those of STATS, DUMP_CONFIG, LEASES and BINDINGS, made piece by piece as the client reads.
+"""Long replies, such as those of STATS and DUMP_CONFIG, made piece by piece as the client reads.
 
 Each is an iterator of pieces of text, and of None where other work may run. So the figures of two queues may be of
 different times; those of one queue are of one.

@@ -83,7 +83,7 @@ class Notes:
             self.latest_without_start_s = max(self.latest_without_start_s, late_s)
 
     def _is_taken(self, data: bytes, before: Work, now_s: float) -> None:
-        silent_s = now_s - before.lease._until_ms / 1000 + self.lease_s
+        silent_s = now_s - before.lease._calls.until_ms / 1000 + self.lease_s
         aways_s = [back_s - down_s for down_s, back_s in self.downs if back_s > now_s - silent_s]
         line = f"{data!r} came to a second worker; the first had last spoken {silent_s:.2f} s before, "
         line += f"and since then the server was away for {', '.join(f'{one:.2f}' for one in aways_s)} s"
@@ -129,7 +129,7 @@ class Worker:
             with notes.lock:
                 if not lease.is_lost:
                     notes.deaths += 1
-                    work.is_dead, work.spoke_at_s = True, lease._until_ms / 1000 - notes.lease_s
+                    work.is_dead, work.spoke_at_s = True, lease._calls.until_ms / 1000 - notes.lease_s
             return
         is_confirmed = False
         with suppress(KestrelError):

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from kestrelctl.shell.output import OutputFormat
+from kestreld.client import KestrelCluster
 from tests.kestrelctl.test_every_command import COMMANDS
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.queue_client import QueueClient
@@ -33,6 +34,8 @@ LINES: Final = {
     "history": "history a --spool S --step 1h",
     "doctor": "doctor",
     "consumers": "consumers a",
+    "leases": "leases --by worker-7",
+    "bindings": "bindings",
     "readers-ls": "readers ls a",
     "repair": "repair a",
     "dead": "dead dead",
@@ -85,6 +88,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, di
                 for _ in range(2):
                     client.get("frail/open")
                     client.get("frail/abort")
+        with KestrelCluster([daemon.address]) as cluster:
+            cluster.queue("held").put(b"held")
+            cluster.queue("held").lease(3600, by="worker-7")
         with resp_client(daemon.disque) as jobs:
             job_id, *_ = [jobs.job("j", body).decode() for body in (b"one", b"a\ttab\n", b"\xff")]
             for _ in range(20):
@@ -100,6 +106,7 @@ def kestrelctl(world: tuple[Daemon, dict[str, str]], tmp_path: Path) -> Kestrelc
     ctl.environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")
     ctl("context", "add", "here", world[0].address)
     ctl("context", "add", "there", "h:1", "h:2")
+    ctl("bind", "events", "a", "order.\t#", "topic")
     return ctl
 
 
