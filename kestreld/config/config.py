@@ -216,9 +216,8 @@ class Config:
     tls_client_certificate_required: bool = True
     users: Mapping[str, UserConfig] = field(default_factory=dict)  # empty = nobody has to log in
     defaults: QueueConfig = QueueConfig()
-    queues: Mapping[str, Mapping[str, object]] = field(
-        default_factory=dict
-    )  # name or pattern -> QueueConfig field -> value
+    # Name or pattern -> QueueConfig field -> value.
+    queues: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     patterns: tuple[str, ...] = field(init=False, repr=False)  # those of `queues`, in order
     source: str = BUILT_IN
     places: Mapping[str, SourceLocation] = field(

@@ -65,9 +65,7 @@ class QueuePuts(Family):
         self.put_bytes = 0
         self.readers: dict[str, Reader] = {}
         self.feeder: Reader | None = None  # the parent, if it is `fanout_only`: it gets no items
-        self.is_swallowed = (
-            False  # what a put returns that `_make_room` has declined: True = there is nobody to keep it
-        )
+        self.is_swallowed = False  # a put that `_make_room` has declined counts as stored: there is nobody to keep it
         self.windows: tuple[deque[bytes], ...] = ()
         self.seeded_at_ms = -1
         self.seed = 0  # seed of checksums at `seeded_at_ms` for size 0 and id 0
