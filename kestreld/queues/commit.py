@@ -335,7 +335,7 @@ class GroupCommit:
     def _roll_if_full(self, queue: Committed) -> None:
         """Roll a synced queue that leases have filled: once these are on disk, as of two segments one may be lost."""
         journal = queue.journal
-        if journal is None or not journal.segments or journal.failed is not None:
+        if journal is None or queue.stopped is not None or not journal.segments or journal.failed is not None:
             return
         if queue.wants_segment(journal):
             queue.sync.write_at(journal.live.number, journal.live.used_bytes)

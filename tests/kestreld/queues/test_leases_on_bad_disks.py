@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from kestreld.queues import leases
-from tests.support.engine import Engine
+from tests.support.engine import Engine, QuickFiles
 from tests.support.faulty_files import FaultyFiles
 
 LEASE_MS: Final = 60_000
@@ -167,3 +167,26 @@ def test_heartbeats_add_up_to_nothing(tmp_path: Path, *, is_refused: bool) -> No
         assert all(leases.extend(engine.reader("work"), token, LEASE_MS) for token in tokens)
         engine.end_turn()
         assert len(held.unwritten_leases) + len(held.written_leases) < 250
+
+
+def test_a_queue_that_is_stopped_by_damage_to_a_leased_item_begins_no_segment(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "spool", QuickFiles(), sync_journal_ms=0, max_journal_size_bytes=100)
+    engine.put("work", b"leased", b"damaged")
+    engine.end_turn()
+    for _ in range(2):
+        lease(engine)
+        engine.end_turn()
+    engine.configure(sync_journal_ms=0, max_journal_size_bytes=1 << 20)
+    engine.put("work", *[b"fills"] * 20)
+    engine.end_turn()
+    engine.configure(sync_journal_ms=0, max_journal_size_bytes=100)
+    engine.abandon()
+    damaged = engine.segments("work")[0]
+    damaged.write_bytes(damaged.read_bytes().replace(b"damaged", b"Damaged"))
+    engine.clock.advance(LEASE_MS - 1)
+    engine.start()
+    for _ in range(3):
+        engine.end_turn()
+    assert engine.queue("work").stopped is not None
+    assert len(engine.segments("work")) > 1
+    assert any("checksum does not match" in line for line in engine.log)
