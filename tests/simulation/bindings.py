@@ -158,7 +158,7 @@ class Binder:
                 self._world.complain(f"{line!r} was answered {words!r}")
             self._world.add("bindings refused")
         elif asked.is_bound is None:
-            self._compare({one.removeprefix("BINDING ") for one in answer.decode().split("\r\n")[:-2]})
+            self._compare({one.removeprefix("BINDING ") for one in answer.decode().split("\r\n")[:-2]}, asked.life)
         elif answer not in (b"OK\r\n", b"NOT_FOUND\r\n", b"DELETED\r\n"):
             self._world.complain(f"{line!r} was answered {answer!r}")
         else:
@@ -166,8 +166,8 @@ class Binder:
             change = self._known.bound.update if asked.is_bound else self._known.bound.difference_update
             change(asked.keys)
 
-    def _compare(self, listed: set[str]) -> None:
-        known, life = self._known, self._life()
+    def _compare(self, listed: set[str], life: int) -> None:
+        known = self._known
         self._world.add("bindings looked at", len(listed))
         sure = set(ALL) - known.unsure.keys()
         for key in sorted((listed ^ known.bound) & sure):
@@ -175,8 +175,8 @@ class Binder:
         server = self._world.server
         assert server is not None
         assert server.collection is not None
-        if server.collection.bindings.ledger.doubt:
-            return  # it is shown, and the disk may not have it
+        if life != self._life() or server.collection.bindings.ledger.doubt:
+            return  # it is shown, or was by a server that was killed since, and the disk may not have it
         for key, since in list(known.unsure.items()):
             if since < life:
                 del known.unsure[key]
