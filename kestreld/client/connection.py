@@ -11,7 +11,6 @@ from kestreld.client.blocks import QueueBlock, parse_blocks, text
 from kestreld.client.calls import documented
 from kestreld.client.items import OpenItem, PutItem, RepairAnswer
 from kestreld.client.queue_talks import QueueTalks, Talk, checked_key, put_options
-from kestreld.client.replies import Reply
 from kestreld.client.transport import Transport
 
 P = ParamSpec("P")
@@ -194,15 +193,7 @@ class ClientConnection(Transport):
         """
         return self._block(b" ".join([b"dump_stats", *queues]))
 
-    def _refusal(self, reply: Reply, verb: bytes) -> errors.ServerRefused:
-        if reply == b"ERROR" and verb.startswith(b"dump_stats"):
-            return errors.OtherServer(self.address, "it is a cache")
-        return super()._refusal(reply, verb)
-
-    def queue_stats(self, queue: bytes) -> dict[str, int | str]:
-        """Return a queue's counters, by name; empty if there is no such queue."""
-        found = next((one for one in self.all_queue_stats([queue]) if one["queue"] == text(queue)), {})
-        return {name: value for name, value in found.items() if name != "queue"}
+    queue_stats = _by_talk(QueueTalks.queue_stats)
 
     def all_queue_stats(self, queues: Iterable[bytes] = (), keys: Collection[str] = ()) -> list[QueueBlock]:
         """Return the counters of these queues, or of all if none are given; for many, maybe only these `keys`."""

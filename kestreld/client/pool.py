@@ -35,7 +35,7 @@ class ServerPool:
 
     @property
     def is_closed(self) -> bool:
-        return self._closed.is_set()
+        return self.calls.is_closed()
 
     def close(self) -> None:
         """Close all connections. Reads that wait return None; open reads can still be confirmed."""

@@ -55,6 +55,8 @@ def refusal(address: str, reply: Reply, verb: bytes, header: bytes = b"") -> err
     if reply.startswith(b"SERVER_ERROR"):
         return errors.ServerUnfit(address, reason)
     if reply.startswith(b"ERROR"):
+        if verb.startswith(b"dump_stats"):
+            return errors.OtherServer(address, "it is a cache")
         return errors.UnknownCommand(address, text(verb))
     return errors.UnexpectedReply(address, text(reply))
 

@@ -754,24 +754,15 @@ class Handler(CommandHandler):
             return
         if command.kind == wire.BIND and not command.may_create and collection.look_for(command.name) is None:
             raise QueueNotMade(f"not allowed: create on {command.name!r}")
-        is_late = False
 
         def settled(problem: KestrelError | None) -> None:
             if problem is None:
                 self.out.append(wire.OK)
             else:
                 self._answer_no_bindings(problem)
-            self.held = self.is_at_work = False
-            if is_late:
-                self.ready()
-                collection.commit.wake()
 
-        self.held = self.is_at_work = True
-        try:
-            (bindings.bind if command.kind == wire.BIND else bindings.unbind)(command.item_key, settled)
-        except LedgerFull as problem:
-            settled(problem)
-        is_late = True
+        change = bindings.bind if command.kind == wire.BIND else bindings.unbind
+        self._await_ledger(partial(change, command.item_key), settled)
 
     def _answer_no_bindings(self, problem: KestrelError) -> None:
         is_full = isinstance(problem, LedgerFull)

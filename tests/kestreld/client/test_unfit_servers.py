@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kestreld.client import ClusterQueue, ConnectionLost, KestrelCluster, ServerRefused, ServersAway
+from kestreld.errors import OtherServer
 from tests.support.accounts import quick_hash
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.process import stop
@@ -285,3 +286,12 @@ def test_a_put_that_a_journal_refused_goes_elsewhere_unless_it_may_be_there(daem
         unknown = [] if is_known else ["journal write failed: No space left on device"] * full.count(b"set")
         assert refused == unknown
         assert len(drained(daemon.address, name)) == 40 - len(unknown)
+
+
+def test_figures_of_a_queue_are_not_asked_of_a_cache(tmp_path: Path) -> None:
+    with (
+        running_daemon(tmp_path, "listen.cache=127.0.0.1:0") as daemon,
+        KestrelCluster([daemon.cache]) as cluster,
+        pytest.raises(OtherServer, match="it is a cache"),
+    ):
+        cluster.queue("work").stats()
