@@ -119,7 +119,7 @@ class Held(Scheduled):
         self.forgotten_turns: dict[int, int] = {}  # `turns` of items that are done by such a commit
         self._begun: list[int] = []  # leased lately and not in `_times` yet; some leases are over
         self.turns: dict[int, int] = {}  # id -> how often the item came back since its first lease
-        self._from_before: set[int] = set()  # items leased before the start, and not since
+        self._from_before: set[int] = set()  # items that `_leap` is for: leased before the start, and not since
         self._moved: dict[int, int] = {}  # latest items that failed and moved away: the token that said so
         self._confirmed: list[int] = []  # leased items confirmed since the last commit,
         self._confirmed_in_flight: list[int] = []  # and by a commit that is not on disk yet
@@ -470,8 +470,12 @@ class Held(Scheduled):
         self._count_turn(one, (attempt + is_over - self._next_attempt) & ATTEMPT_MAX or ATTEMPT_MAX + 1)
         self._from_before.add(one)
 
+    def leap_before_next(self, one: int) -> None:
+        """Have the next lease pass over attempts: this one, of before the start, may not have been the last."""
+        self._from_before.add(one)
+
     def _leap(self, one: int) -> None:
-        """Pass over attempts, as the start may have followed a power cut that took the records of the latest ones."""
+        """Pass over attempts of before the start that the journal does not tell of, or that a power cut took."""
         self._from_before.discard(one)
         self._count_turn(one, self.turns.get(one, 0) + self.first_attempt % LEAP)
 

@@ -177,6 +177,8 @@ def _take_up(reader: Reader, found: _Found, token: int, holder: str = "") -> boo
     if reader.pull_out(found.item) is None:
         return False
     held, now_ms = reader.held_items(), reader.queue.clock.monotonic_ms
+    if held.last_attempt(found.item) < 0:
+        held.leap_before_next(found.item)
     held.lease(found.item, lease_of(token & ATTEMPT_MAX, now_ms, now_ms, holder, token=token))
     if found.is_counted:
         held.counted.add(found.item)

@@ -411,6 +411,30 @@ def test_a_token_that_a_power_cut_has_forgotten_is_not_given_again(tmp_path: Pat
     life.lease()
 
 
+@pytest.mark.parametrize("change", ["put off", "failed", "extended"])
+@pytest.mark.parametrize("moment", ["kill", "power cut"])
+def test_an_old_token_that_ends_its_attempt_has_none_of_the_later_ones_given_again(
+    tmp_path: Path, moment: str, change: str
+) -> None:
+    """It tells of an attempt that nothing on disk does, which need not have been the last one."""
+    life = Life(Engine(tmp_path / "spool", QuickFiles(), journal_leases=moment == "power cut", max_retries=9))
+    life.come_to("leased")
+    first = life.token
+    for _ in range(3):
+        life.lease_again()
+    life.pass_time(7)  # no start is in the millisecond of the one before
+    life.let(moment)
+    assert life.state() == "waiting"
+    life.token = first
+    life.act("put off" if change == "extended" else change)
+    if change == "extended":
+        life.pass_time(LEASE_MS)
+        assert leases.extend(life.reader, first, LEASE_MS)
+        assert leases.give_back(life.reader, first, life.engine.clock.wall_ms)
+    life.pass_time(LEASE_MS)
+    life.lease()
+
+
 @pytest.mark.parametrize(("segment_bytes", "count"), [(1, 1), (300, 30), (1024, 100)])
 def test_leases_that_are_more_than_a_segment_are_not_written_again_and_again(
     tmp_path: Path, segment_bytes: int, count: int
