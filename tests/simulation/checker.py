@@ -369,7 +369,9 @@ class Checker(Times):
     ) -> Iterator[_Wait]:
         """From when to when the item surely waited in a life."""
         sent_us, ready_us = max(put.sent_us, life.ready_us), max(put.answered_us, life.ready_us)
-        if here:
+        if here and self._may_have_failed(reader, put) and self._move_may_be_refused(put, here[0].served_us):
+            pass  # it was on its way to another queue when the life began
+        elif here:
             yield _Wait(put, sent_us, ready_us, here[0].sent_us)
         elif deliveries and deliveries[0].connection.life.number > life.number:
             begun = self._history.begun.get(reader, ())

@@ -1,7 +1,7 @@
 """Somebody who declares reply queues, and reads them or leaves them behind, by the engine's own calls.
 
-What was declared and answered is in force after every start until the queue is deleted, and `idle_delete` takes no
-queue that was read less than that long ago.
+What was declared and answered is in force after every start that can read it, until the queue is deleted, and
+`idle_delete` takes no queue that was read less than that long ago.
 """
 
 from contextlib import suppress
@@ -58,9 +58,10 @@ class Declarer:
         collection = server.collection
         assert collection is not None
         self._seen = server
-        if collection.declared.ledger.problem is not None:
-            self._world.complain(f"declarations cannot be read: {collection.declared.ledger.problem}")
-        for name, options in self._kept.items():
+        unreadable = collection.declared.ledger.problem
+        if unreadable is not None and "cannot be read" not in str(unreadable):  # as the disk fails
+            self._world.complain(f"declarations cannot be read: {unreadable}")
+        for name, options in self._kept.items() if unreadable is None else ():
             known = collection.declared.of(name)
             if known is None or any(known.options.get(option) != value for option, value in options.items()):
                 self._world.complain(f"{name} was declared {options}, and after a start it is {known}")
