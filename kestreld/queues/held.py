@@ -88,7 +88,7 @@ class Held(Scheduled):
     __slots__ = (
         "_agenda", "_begun", "_confirmed", "_confirmed_in_flight", "_dropped", "_dropped_before", "_dropped_ids",
         "_due", "_from_before", "_has_written", "_left", "_lowest", "_most_turns", "_moved", "_next_attempt",
-        "_ready_ids", "_times", "counted", "data_bytes", "expired_leases", "failed", "fed", "first_attempt",
+        "_ready_ids", "_times", "counted", "data_bytes", "doubtful", "expired_leases", "failed", "fed", "first_attempt",
         "forgotten", "forgotten_turns", "highest", "late_confirms", "later", "leased", "leases", "memory_bytes",
         "out", "owner", "owner_key", "ready", "ready_bytes", "settling", "turns", "unnoted", "unwritten_leases",
         "writes_leases", "written_leases",
@@ -110,6 +110,7 @@ class Held(Scheduled):
         self.unwritten_leases: dict[int, Lease] = {}  # running ones, granted or extended since the last commit
         self._has_written = False  # some LEASE records; they count also when no more are written
         self.written_leases: dict[int, Lease] = {}  # by the last write, or not on disk yet; some are over
+        self.doubtful: set[int] = set()  # unnoted items whose undone LEASE records the failed segment may have
         self.failed: ShardedDict[int, bool] = ShardedDict()  # later items that are being retried
         self.data_bytes = 0  # of later and ready items
         self.ready_bytes = 0  # of ready items
@@ -455,10 +456,18 @@ class Held(Scheduled):
     def undo_written_leases(self) -> None:
         """Have LEASE records written again that were not written, or that a failed sync may have lost."""
         lost, self.written_leases = self.written_leases, {}
-        for one in lost:
+        self.doubtful.update(lost)
+        for one, lease in lost.items():
             if self.has(one):
                 self.unnoted.add(one)
+            if one in self.out:
+                self.out[one] = lease.since_ms  # no written lease says when it is due
             self.write_lease(one)
+
+    def take_doubtful(self) -> set[int]:
+        """Return the doubtful items that nobody has leased: the new segment says what they are."""
+        taken, self.doubtful = self.doubtful, set()
+        return {one for one in taken if self.has(one) and not self.is_leased(one)}
 
     def repeat_leases(self) -> None:
         """Have leases written once more whose commits are not on disk yet, or that came behind them."""
@@ -577,6 +586,10 @@ class Held(Scheduled):
         """True if the item has left the waiting set and its DUE records are complete."""
         return one in self.out and one not in self.unnoted
 
+    def may_be_described(self, one: int) -> bool:
+        """True if DUE or LEASE records may be about an item that has left the waiting set."""
+        return one in self.out and (one not in self.unnoted or one in self.doubtful)
+
     def described_of(self, ids: KeysView[int]) -> Collection[int]:
         """Those of the ids for which `is_described` is true."""
         if not self.unnoted and ids <= self.out.keys():
@@ -626,7 +639,7 @@ class Held(Scheduled):
         if known is None:
             return False
         self.out[one], is_unnoted = known
-        if is_unnoted:
+        if is_unnoted or one in self.doubtful:
             self.unnoted.add(one)
         self._look_for(one)
         return True

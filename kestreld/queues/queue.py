@@ -419,6 +419,8 @@ class Queue(QueuePuts):
         super().start_segment(journal, checkpoint, filled, b"".join(self.unsaid))
         self.holders = Holders()
         self.unsaid = []
+        for reader in self.readers.values():
+            reader.note_doubtful()
         if self.notes.due:
             self.mark_dirty()  # notes may have waited for this segment
         if any(self._leasing(self.next_id)):

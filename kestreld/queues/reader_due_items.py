@@ -144,6 +144,20 @@ class ReaderDueItems(ReaderProgress):
                 held.take_note_of(one, leased.ends_at_ms)
                 self._note(record, leased.ends_at_ms, Why.LEASED, is_first=is_first, lease=self.lease_in_records(one))
 
+    def note_doubtful(self) -> None:
+        """Have the next commit say that items wait of which undone LEASE records may still say something else."""
+        held = self.held
+        if held is None or not held.doubtful:
+            return
+        doubtful, now_ms = held.take_doubtful(), self.family.clock.monotonic_ms
+        for record in [*self.open.values(), *self._out_of_order()]:
+            if item_id(record) in doubtful:
+                self._note(record, now_ms, Why.DELAYED, is_first=True)
+        for one in sorted([one for one in doubtful if one in held.ready]):
+            value, attempts, lease = held.ready[one], self.retries.get(one, 0), self.lease_in_records(one)
+            due_at_ms, size = held.due_of(value), held.size_of(value)
+            self.family.note_due([self], self.number, one, due_at_ms, size, Why.DELAYED, attempts, lease, is_first=True)
+
     def lease_in_records(self, one: int) -> int:
         """`lease` of a DUE or LEASE record about an item."""
         held = self.held_items()
@@ -433,8 +447,9 @@ class ReaderDueItems(ReaderProgress):
         if delay_ms:
             self._hold_again(record, delay_ms, Why.DELAYED)
         else:
-            if self.held is not None and self.held.is_described(one):  # the journal may say that it is leased
-                self._note(record, self.family.clock.monotonic_ms, Why.DELAYED, is_first=False)
+            held = self.held
+            if held is not None and held.may_be_described(one):  # the journal may say that it is leased
+                self._note(record, self.family.clock.monotonic_ms, Why.DELAYED, is_first=one in held.unnoted)
             self.come_back(one, record, now_ms)
 
     def take_away(self, one: int, now_ms: int, delay_ms: int = 0) -> None:
@@ -459,8 +474,9 @@ class ReaderDueItems(ReaderProgress):
         if not moves and (delays_ms := config.retry_delays_ms):
             self._hold_again(record, delays_ms[min(times, len(delays_ms)) - 1], Why.FAILED)
             return True
-        if self.held is not None and self.held.is_described(one):
-            self._note(record, self.family.clock.monotonic_ms, Why.FAILED, is_first=False)
+        held = self.held
+        if held is not None and held.may_be_described(one):
+            self._note(record, self.family.clock.monotonic_ms, Why.FAILED, is_first=one in held.unnoted)
         else:
             self.family.note_abort(self.number, one, times)
         return moves

@@ -255,11 +255,11 @@ class ReaderProgress(ReaderWindow):
         return made
 
     def done_of_held(self, at_ms: int) -> list[bytes]:
-        """DONE records of this commit for items with DUE or KEY records, which no CHECKPOINT can replace."""
+        """DONE records of this commit for items with DUE, LEASE or KEY records, which no CHECKPOINT can replace."""
         made = [done_record(Done(self.number, done.reason, at_ms, 0, 0, done.ranges)) for done in self.flushed]
         if self.held is not None:
             records = [*self.taken, *self.closed.values(), *[record for one in self.gone.values() for record in one]]
-            ids = sorted([one for one in map(item_id, records) if self.held.is_described(one)])
+            ids = sorted([one for one in map(item_id, records) if self.held.may_be_described(one)])
             if ids:
                 made.append(done_record(Done(self.number, Reason.CONFIRMED, at_ms, 0, 0, ranges_of(ids))))
         return made

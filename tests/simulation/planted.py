@@ -366,6 +366,17 @@ def leases_lost_by_a_compaction() -> AbstractContextManager[Any]:
     return patch.object(Held, "noted_due", lambda self, one: None if self.is_leased(one) else noted_due(self, one))
 
 
+def undone_leases_believed() -> AbstractContextManager[Any]:
+    """A LEASE record that a failed sync has undone is taken for gone: that the lease has ended is not said."""
+    undo = Held.undo_written_leases
+
+    def trusting(self: Held) -> None:
+        undo(self)
+        self.doubtful = set()
+
+    return patch.object(Held, "undo_written_leases", trusting)
+
+
 def leases_missed_by_a_start() -> AbstractContextManager[Any]:
     """A start looks for what is held back from the first on that is not leased."""
     lowest = Held.lowest
@@ -496,6 +507,7 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "extension-not-written": extensions_end_at_a_kill,
     "lease-not-compacted": leases_lost_by_a_compaction,
     "lease-missed-by-start": leases_missed_by_a_start,
+    "undone-lease-believed": undone_leases_believed,
     "confirmed-item-leased": confirmed_items_are_leased_again,
     "binding-answered-early": bindings_answered_early,
     "doubtful-ledger-kept": doubtful_ledgers_are_appended_to,
@@ -542,6 +554,7 @@ SEEN_BY: Final = {
     "doubtful-ledger-kept": 1_000_000_002,
     "ledger-believed": 1_000_000_064,
     "grace-from-stop": 20_000_011,
+    "undone-lease-believed": 1_622_569_386,
     "reading-not-noticed": 30_000_001,
     "declaration-not-written": 30_000_000,
 }

@@ -118,6 +118,46 @@ def test_what_is_confirmed_while_the_disk_refuses_is_not_leased_again_when_it_is
     assert engine.items("work") == 0
 
 
+@pytest.mark.parametrize("end", ["confirmed", "refused", "given back", "given back and confirmed", "failed", "opened"])
+def test_a_lease_in_front_of_what_a_failed_sync_cut_off_is_over_once_that_is_written(tmp_path: Path, end: str) -> None:
+    """Its record stays where it is, perhaps on disk. It counted for nothing, and what had ended was leased again."""
+    files = FaultyFiles(kinds=("sync",))
+    engine = Engine(tmp_path / "spool", files, sync_journal_ms=0)
+    engine.reader("work+audit")  # where an item is held, so that records about others are read
+    engine.put("work", b"one", b"two", b"three")
+    assert leases.lease(engine.reader("work+audit"), engine.clock.wall_ms, 100 * LEASE_MS, "") is not None
+    assert end_turn(engine, files)
+    token = lease(engine)
+    assert end_turn(engine, files), "no reply waits for a lease, which is written and not synced"
+    work = engine.reader("work")
+    if end == "refused":
+        assert leases.confirm(work, token)
+    engine.put("work", b"is refused")
+    files.fail_from(1)
+    end_turn(engine, files)
+    assert files.failed
+    if end.startswith("given back"):
+        assert leases.give_back(work, token, engine.clock.wall_ms)
+        end_turn(engine, files)
+    if end == "failed":
+        assert leases.fail(work, token, engine.clock.wall_ms)
+        end_turn(engine, files)
+    if end == "opened":
+        assert leases.give_back(work, token, engine.clock.wall_ms)
+        assert work.open_read(engine.clock.wall_ms) is not None
+    elif "confirmed" in end:
+        assert leases.confirm(work, token)
+        end_turn(engine, files)
+    goes_on(engine, files, errno.EIO)
+    end_turn(engine, files)
+    engine.crash()
+    work = engine.reader("work")
+    assert not work.held_items().leases
+    done = b"one" if "confirmed" in end else b""
+    assert engine.drain("work") == [one for one in (b"one", b"two", b"three") if one != done]
+    assert not [line for line in engine.log if "corrected" in line]
+
+
 @pytest.mark.parametrize("extended", [False, True], ids=["granted", "extended"])
 def test_leases_that_a_failed_sync_cut_off_are_in_the_next_segment(tmp_path: Path, *, extended: bool) -> None:
     files = FaultyFiles(kinds=("sync",))
