@@ -188,9 +188,9 @@ class Checker(Times):
             if family not in self._rules.max_retries and family not in self._rules.retry_delays_ms:
                 continue
             first, life = one.changes[0], one.connection.life
-            is_elsewhere = one.reader != reader and put.connection is not None and put.connection.life is not life
-            if is_elsewhere and self._may_have_expired(one.reader, put):
-                continue  # a crash on its way there has left it in both places, and it has failed in one
+            has_moved = reader != put.name and put.connection is not None and put.connection.life is not life
+            if has_moved and self._may_have_expired(put.name, put):
+                continue  # a crash on its way has left it in both places, and so twice in one, and one has failed
             is_counted = first.kind == "fail" and first.says_why and first.outcome == "done"
             is_counted &= first.connection is not None and first.connection.life is life
             is_counted &= 0 <= first.answered_us < one.sent_us + one.lease_ms * 1000 - A_TICK_US
