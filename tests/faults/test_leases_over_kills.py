@@ -53,13 +53,16 @@ class Notes:
     deliveries: int = 0
     deaths: int = 0
     moved_on: int = 0  # items of the dead that somebody else has got
-    latest_s: float = 0  # the longest time from a lease's end, or the start behind it, until somebody else had the item
-    latest_without_start_s: float = 0
+    # The longest time from a lease's end, or that of the grace behind a start, until somebody else had the item;
+    latest_s: float = 0  # of that the part in which somebody asked for one who could have had it,
+    latest_without_start_s: float = 0  # where no start lay between;
+    latest_busy_s: float = 0  # and all of it: the others may have been at work
     taken: list[str] = field(default_factory=list)  # from workers that lived and could not speak for a whole lease
     stalled: list[str] = field(default_factory=list)  # from workers that could not speak although it was there
     wrong: list[str] = field(default_factory=list)
 
-    def came(self, data: bytes, lease: ClusterLease) -> Work:
+    def came(self, data: bytes, lease: ClusterLease, asked_at_s: float) -> Work:
+        """Note a delivery to somebody who had asked since `asked_at_s`."""
         now_s = time.monotonic()
         with self.lock:
             self.deliveries += 1
@@ -67,19 +70,30 @@ class Notes:
             if data in self.done:
                 self.wrong.append(f"{data!r} came again although it was confirmed")
             elif before is not None and before.is_dead:
-                self._moves_on(data, before, now_s)
+                self._moves_on(before, now_s, asked_at_s)
             elif before is not None and not before.is_ended:
                 self._is_taken(data, before, now_s)
             work = self.working[data] = Work(lease, now_s)
+            passed_over = [other for other, its in self.working.items() if its.is_dead and number(other) < number(data)]
+            for other in passed_over:
+                late_s = asked_at_s - self._over(self.working[other])[0]
+                if late_s > LATE_S:
+                    self.wrong.append(f"{other!r} was passed over by {data!r}, {late_s:.2f} s after its lease was over")
             return work
 
-    def _moves_on(self, data: bytes, before: Work, now_s: float) -> None:
+    def _over(self, work: Work) -> tuple[float, bool]:
+        """When a lease was over that nobody kept up, and whether a start lies between."""
+        over_s = work.spoke_at_s + self.lease_s
+        start_s = max([back_s for _, back_s in self.downs if work.spoke_at_s < back_s], default=0.0)
+        return max(over_s, start_s + GRACE_S if start_s else 0), start_s > 0
+
+    def _moves_on(self, before: Work, now_s: float, asked_at_s: float) -> None:
         self.moved_on += 1
-        over_s = before.spoke_at_s + self.lease_s
-        start_s = max([back_s for _, back_s in self.downs if before.spoke_at_s < back_s], default=0.0)
-        late_s = now_s - max(over_s, start_s + GRACE_S if start_s else 0)
+        over_s, is_behind_start = self._over(before)
+        late_s = now_s - max(over_s, asked_at_s)
+        self.latest_busy_s = max(self.latest_busy_s, now_s - over_s)
         self.latest_s = max(self.latest_s, late_s)
-        if not start_s:
+        if not is_behind_start:
             self.latest_without_start_s = max(self.latest_without_start_s, late_s)
 
     def _is_taken(self, data: bytes, before: Work, now_s: float) -> None:
@@ -88,6 +102,11 @@ class Notes:
         line = f"{data!r} came to a second worker; the first had last spoken {silent_s:.2f} s before, "
         line += f"and since then the server was away for {', '.join(f'{one:.2f}' for one in aways_s)} s"
         (self.wrong if silent_s <= self.lease_s else self.taken if aways_s else self.stalled).append(line)
+
+
+def number(data: bytes) -> int:
+    """The place of an item in the order of the puts."""
+    return int(data.split()[1])
 
 
 class Worker:
@@ -114,11 +133,11 @@ class Worker:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            lease = None
+            lease, asked_at_s = None, time.monotonic()
             with suppress(KestrelError):  # it is away
                 lease = self._queue.lease(self._notes.lease_s, timeout=WAIT_S, heartbeat=True, by=self._name)
             if lease is not None:
-                self._work(lease, self._notes.came(lease.item, lease))
+                self._work(lease, self._notes.came(lease.item, lease, asked_at_s))
 
     def _work(self, lease: ClusterLease, work: Work) -> None:
         notes, time_s = self._notes, self._chance.uniform(*self._task_s)
@@ -201,7 +220,8 @@ def judge(notes: Notes) -> None:
     print(
         f"{len(away_s)} kills, away for {max(away_s):.2f} s at most; {len(notes.put)} items, {notes.deliveries}"
         f" deliveries, {notes.deaths} workers died, {notes.moved_on} of their items moved on,"
-        f" {notes.latest_s:.2f} s late at most, {notes.latest_without_start_s:.2f} s without a start;"
+        f" {notes.latest_s:.2f} s late at most, {notes.latest_without_start_s:.2f} s without a start,"
+        f" {notes.latest_busy_s:.2f} s with the time in which all were at work;"
         f" {len(notes.unsure)} unsure, {len(notes.taken)} taken, {len(notes.stalled)} stalled",
         *notes.taken,
         *notes.stalled,
