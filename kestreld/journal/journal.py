@@ -225,10 +225,13 @@ class Journal(Descriptors):
     def start_segment(self, checkpoint: Checkpoint, skip: int = 0, filled: int = -1, unsaid: bytes = b"") -> None:
         """Continue in a new segment that begins with `checkpoint`.
 
-        `skip` numbers are left free before it, for a compacted segment. `filled` is a descriptor of the previous
-        segment, borrowed for the next sync; -1 = none. `unsaid` are DONE records that the previous segment lacks and
-        that the CHECKPOINT does not replace. Raises JournalFailed, which sets `failed`; the segments stay as they were.
+        `skip` numbers are left free before it, for a compacted segment; none if the previous segment has failed.
+        `filled` is a descriptor of the previous segment, borrowed for the next sync; -1 = none. `unsaid` are DONE
+        records that the previous segment lacks and that the CHECKPOINT does not replace. Raises JournalFailed, which
+        sets `failed`; the segments stay as they were.
         """
+        if self.failed is not None:
+            skip = 0  # `previous_bytes`, which tells how much of it counts, is about the number before
         number = (self.live.number if self.segments else 0) + 1 + skip
         checkpoint.segment = number
         checkpoint.previous_bytes = self.live.used_bytes if self.segments else 0

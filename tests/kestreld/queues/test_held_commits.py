@@ -473,3 +473,23 @@ def test_who_failed_with_an_item_that_an_interrupted_turn_kept_has_no_part_in_th
     token = taken_by(engine, "127.0.0.1:2")
     assert not fail(reader, old, engine.clock.wall_ms)
     assert confirm(reader, token)
+
+
+def test_a_segment_that_could_not_be_cut_back_is_followed_by_the_next_number(tmp_path: Path) -> None:
+    """How much of it counts says the CHECKPOINT behind it, which a number left free for a compaction must not part."""
+    files = FaultyFiles()
+    engine = Engine(tmp_path / "spool", files, sync_journal_ms=0)
+    reader = engine.reader("work")
+    assert reader.queue.put_later(b"later", 0, 0, None, 50)
+    assert end_turn(engine, files)
+    files.kinds, files.stays = ("sync", "truncate"), True
+    files.fail_from(1)
+    engine.put("work", b"refused")
+    assert not end_turn(engine, files)
+    files.mend()
+    reader.queue.want_segment(wanted=True)
+    reader.queue.go_on()
+    assert engine.put("work", b"more") == [True]
+    engine.restart()
+    assert engine.collection.broken == {}
+    assert survivors(engine) == [b"later", b"more"]
