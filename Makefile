@@ -109,7 +109,7 @@ fuzz: $(INSTALLED) ## each fuzz target for FUZZ_SECONDS (an hour), one after the
 	    $(BIN)/python -m tests.fuzz $$target -max_total_time=$(FUZZ_SECONDS) -seed=$(FUZZ_SEED) -print_final_stats=1 -verbosity=0 || exit 1; done
 
 # The first of the fresh seeds of the simulation, random by default: FIRST=1234567 repeats those of a run.
-DRAW_FIRST = FIRST=$${FIRST:-$$(shuf -i 1000000-999999999 -n 1)} && export FIRST && \
+DRAW_FIRST = FIRST=$${FIRST:-$$(shuf -i 1000000-1999999999 -n 1)} && export FIRST && \
     echo "$@: fresh seeds of the simulation from $$FIRST on; FIRST=$$FIRST repeats them"
 
 # SEEDS=100, KILL_CYCLES=20 and POWER_CUTS=30 are shorter, as are those of jobs (JOB_SEEDS, JOB_KILLS, JOB_POWER_CUTS) and of

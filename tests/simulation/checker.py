@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from tests.simulation.history import Connection, Delivery, Life, Put
+from tests.simulation.lists import Lists
 from tests.simulation.requests import reason_of
-from tests.simulation.times import A_TICK_US, Times
+from tests.simulation.times import A_TICK_US
 
 
 @dataclass(slots=True)
@@ -25,7 +26,7 @@ class _Wait:
     until_us: int
 
 
-class Checker(Times):
+class Checker(Lists):
     """`violations` of one history."""
 
     def violations(self) -> list[str]:
@@ -49,6 +50,8 @@ class Checker(Times):
             self._check_keys()
             self._check_forged()
             self._check_reasons()
+        self._check_lists()
+        self._check_parents_keep_nothing()
         # Where an item's own head is gone, a repair cannot tell a record in its data from others.
         for family in self._history.from_inside - self._history.repaired - self._history.damaged - self._misread:
             self._violation(f"{family} took a record in the data of an item for one of its own")
@@ -70,6 +73,12 @@ class Checker(Times):
                 latest_ms = self._expires_ms(reader, put, latest=True)
                 if latest_ms < self._history.earliest_wall_ms(delivery.sent_us, delivery.served_us):
                     self._violation(f"item {put.number} was delivered by {reader} at {delivery.served_us}, expired")
+
+    def _check_parents_keep_nothing(self) -> None:
+        """A parent that is `fanout_only` has no items."""
+        for name in self._rules.fanout_only:
+            for put in self._by_reader.get(name, {}):
+                self._violation(f"item {put.number} was delivered by {name}, which is fanout_only")
 
     # Doubles
 
@@ -277,6 +286,8 @@ class Checker(Times):
             yield put.name
             return
         for reader in self._history.touched:
+            if reader in self._rules.fanout_only:
+                continue
             if reader.partition("+")[0] == put.name and self._was_there(reader, put):
                 yield reader
 

@@ -3,6 +3,7 @@
 import re
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Literal
 
 from tests.simulation.history import (
@@ -11,6 +12,7 @@ from tests.simulation.history import (
     History,
     LeaseChange,
     Life,
+    Listed,
     Put,
     Reopening,
     Request,
@@ -57,6 +59,8 @@ class Talk:
         self.items = 0  # that came
         self.errors = 0
         self.is_unsure = False  # whether the server still has something open for it
+        self.list: list[str] = []  # queues of its list, and which of them is first if they take turns
+        self.list_first = 0
         self.over = False
         self._ended_input_us = -1
         link = network.connect_client(self._hear, self._ended)
@@ -157,7 +161,9 @@ class Talk:
             closed.ending = "close" if request.closes else "abort"
             closed.ending_sent_us = request.sent_us
             self.is_unsure = True
-        if request.takes or request.closes:
+        if request.listed is not None:
+            self._history.unanswered += [replace(request, reader=name, listed=None) for name in self.list]
+        elif request.takes or request.closes:
             request.may_lose = closed is None and (request.closes or not request.opens)
             self._history.unanswered.append(request)
 
@@ -208,6 +214,8 @@ class Talk:
         del heard[:end]
         self.pending.popleft()
         served_us = self._sent_at(self._heard_bytes - len(heard))
+        if request.listed is not None and (value is not None or answer == b"END\r\n"):
+            self._take_from_list(request, request.listed, value, served_us)
         if self._trace is not None:
             self.say(f"< {answer[:60]!r}")
         if value is not None:
@@ -215,6 +223,20 @@ class Talk:
         else:
             self._take_line(request, answer)
         return True
+
+    def _take_from_list(
+        self, request: Request, listed: Listed, value: "re.Match[bytes] | None", served_us: int
+    ) -> None:
+        first = self.list_first if listed.takes_turns else 0
+        listed.readers = tuple(self.list[first:] + self.list[:first])
+        listed.connection, listed.sent_us, listed.served_us = self.connection, request.sent_us, served_us
+        self._history.listed.append(listed)
+        if value is not None:
+            request.reader = listed.reader = value[1].decode().partition("/")[0]
+            if listed.reader in self.list:
+                self.list_first = (self.list.index(listed.reader) + 1) % len(self.list)
+            else:
+                self._complain(f"{request.text!r} was answered with an item of {listed.reader}, not on the list")
 
     def _sent_at(self, byte: int) -> int:
         while self._pieces[0][0] < byte:
@@ -275,6 +297,7 @@ class Talk:
             "confirm": (b"DELETED\r\n", b"NOT_FOUND\r\n"),
             "change": (b"TOUCHED\r\n", b"NOT_FOUND\r\n"),
             "forge": (b"DELETED\r\n", b"TOUCHED\r\n", b"NOT_FOUND\r\n"),
+            "wait": (b"OK\r\n",),
         }
         if kind in expected and answer not in expected[kind]:
             self._complain(f"{request.text[:60]!r} was answered {answer[:80]!r}")
@@ -305,7 +328,7 @@ class Talk:
         if kind == "repair" and not answer.startswith((b"SOUND", b"NOT_FOUND")):
             self._history.stopped.add(request.reader.partition("+")[0])
         # Only a put and a get make a queue: a look, a close or a flush is answered alike where there is none.
-        if (kind == "set" or request.takes) and answer != b"NOT_STORED\r\n":
+        if (kind == "set" or (request.takes and request.listed is None)) and answer != b"NOT_STORED\r\n":
             self._history.touched.setdefault(request.reader, []).append((self.connection.life, request.sent_us, now_us))
 
     def _complain(self, words: str) -> None:

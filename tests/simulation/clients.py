@@ -8,7 +8,22 @@ from kestreld.journal.records import Done, Reason, done_record, put_record
 from tests.simulation.client import INSIDE_OTHERS, Talk
 from tests.simulation.history import Delivery, History, Request
 from tests.simulation.plan import Plan
-from tests.simulation.requests import Change, cancel, change, forge, lease, order, peek, put, read, repair, undo, wipe
+from tests.simulation.requests import (
+    Change,
+    cancel,
+    change,
+    enlist,
+    forge,
+    lease,
+    lease_listed,
+    order,
+    peek,
+    put,
+    read,
+    repair,
+    undo,
+    wipe,
+)
 from tests.simulation.schedule import Schedule
 from tests.simulation.server import Server
 
@@ -48,6 +63,7 @@ class Client:
             "sweeper": self._sweep,
             "leaser": self._lease,
             "scheduler": self._plan,
+            "lister": self._take_turns,
         }[kind]
         self._pace_us = chance.choice([8_000, 30_000, 80_000])
         plan = world.plan
@@ -246,6 +262,33 @@ class Client:
             return [change(leased, "fail", says_why=self._world.plan.says_why)]
         talk.close(abruptly=chance.random() < 0.5)
         return []
+
+    def _take_turns(self, talk: Talk) -> list[Request]:
+        """Lease from a list of queues, and show the tokens."""
+        chance, kind = self._chance, self._chance.random()
+        if not talk.list or kind < 0.05:
+            return [self._enlist(talk)]
+        mine = [one for one in self._mine if not one.changes]
+        if mine and kind < 0.5:
+            leased = chance.choice(mine)
+            return [change(leased, "give back") if chance.random() < 0.4 else change(leased, "confirm")]
+        lease_ms, wait_ms, takes_turns = chance.choice(LEASES_MS), chance.choice([0, 0, 20, 100]), chance.random() < 0.6
+        asked = [lease_listed(lease_ms, wait_ms, takes_turns=takes_turns, by=chance.choice(["", "", "somebody"]))]
+        times = chance.choice([0, 0, 2])
+        return asked + [lease_listed(lease_ms, takes_turns=takes_turns) for _ in range(times)]
+
+    def _enlist(self, talk: Talk) -> Request:
+        """Make the list, add to it, or drop it."""
+        readers = self._world.plan.readers
+        drops = bool(talk.list) and self._chance.random() < 0.3
+        names = [] if drops else self._chance.sample(readers, min(len(readers), self._chance.choice([2, 3, 6])))
+
+        def told(answer: bytes) -> None:
+            if answer == b"OK\r\n":
+                talk.list = list(dict.fromkeys([*talk.list, *names])) if names else []
+                talk.list_first = talk.list_first if names else 0
+
+        return enlist(names, told)
 
     def _forge(self, name: str, aside: Random) -> Request:
         """A token like those that are given, of an item that there may be."""

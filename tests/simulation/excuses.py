@@ -28,6 +28,7 @@ class Rules:
     forgets_leases: frozenset[str] = frozenset()  # families whose leases are written down at a stop only
     limited: frozenset[str] = frozenset()  # families that may refuse a put for want of room
     lease_grace_ms: Mapping[str, int] = field(default_factory=dict)  # by family, where it is more than the least
+    fanout_only: frozenset[str] = frozenset()  # parents that keep nothing
 
     def grace_ms(self, reader: str) -> int:
         """What a lease lasts at least after a start."""

@@ -159,6 +159,23 @@ class Request:
     cancel: "Cancel | None" = None
     forgery: "Forgery | None" = None
     told: Callable[[bytes], None] | None = None  # the answer, by which nothing else is to be known
+    listed: "Listed | None" = None  # of a lease from a list, whose reader only the answer tells
+
+
+@dataclass(slots=True, eq=False)
+class Listed:
+    """A lease from a list of queues. `readers` are in the order in which they are looked at, known once it is answered.
+
+    `reader` is the one an item came from, "" = none had one.
+    """
+
+    takes_turns: bool
+    wait_ms: int
+    connection: Connection | None = None
+    readers: tuple[str, ...] = ()
+    reader: str = ""
+    sent_us: int = -1
+    served_us: int = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -227,6 +244,7 @@ class History:
     leases: list[Delivery] = field(default_factory=list)
     cancels: list[Cancel] = field(default_factory=list)
     forged: list[Forgery] = field(default_factory=list)
+    listed: list[Listed] = field(default_factory=list)  # that were answered
     hurried: dict[tuple[str, Put], int] = field(default_factory=dict)  # what need not wait any more, and since when
     withdrawn: set[tuple[str, Put]] = field(default_factory=set)
     # Items that wait at the end, where, and why they have failed, as is said there

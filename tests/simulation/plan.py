@@ -12,10 +12,12 @@ SPOOL: Final = "/spool"
 ARCHIVE: Final = "/archive"
 LATE: Final = "late"  # where expired and failed items go
 IMPORTED: Final = "old"
+FEEDER: Final = "feed"  # a parent that keeps nothing
 DECLARED_FROM: Final = 30_000_000  # from this seed on somebody also declares queues and leaves them behind
 REASONED_FROM: Final = 20_000_000  # from this seed on clients also say why they have failed with an item
 TIMED_FROM: Final = 10_000_000  # from this seed on most have items with a time and an owner of their own
 BOUND_FROM: Final = 1_000_000_000  # from this seed on a client binds queues to exchanges
+LISTED_FROM: Final = 1_500_000_000  # from this seed on clients lease from lists of queues, and a queue is fanout_only
 HOLD_MS_MAX: Final = 3000  # no lease, delay or back-off is longer
 Changes = dict[str, object]  # QueueConfig field -> value
 
@@ -164,6 +166,22 @@ def add_times(plan: Plan, chance: Random) -> None:
         forgets_leases=forgets,
         lease_grace_ms=lease_grace_ms,
     )
+
+
+def add_feeder(plan: Plan, chance: Random) -> None:
+    """Have a queue that is `fanout_only`."""
+    children = [f"{FEEDER}+a", f"{FEEDER}+b"][: chance.choice([1, 2, 2])]
+    plan.readers += [FEEDER, *children]
+    plan.modes[FEEDER] = Mode(sync_ms=_sync_ms(chance))
+    plan.fixed[FEEDER] = {"fanout_only": True}
+    plan.reliable += [name for name in children if chance.random() < 0.6]
+    plan.wiped += [name for name in (FEEDER, *children[1:]) if chance.random() < 0.2]
+    plan.rules = replace(plan.rules, fanout_only=frozenset({FEEDER}))
+
+
+def add_lists(plan: Plan, chance: Random) -> None:
+    """Have clients that lease from lists of queues."""
+    plan.clients += ["lister"] * chance.randint(1, 2)
 
 
 def _draw_queues(plan: Plan, chance: Random) -> None:

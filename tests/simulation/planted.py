@@ -26,6 +26,7 @@ from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.slices import Work
 from kestreld.server.memcache.handler import Handler
+from kestreld.server.memcache.lists import QueueList
 from kestreld.server.turn import Turn
 from tests.simulation.process_files import ProcessFiles
 
@@ -473,6 +474,24 @@ def ledgers_are_believed_after_a_kill() -> AbstractContextManager[Any]:
     return patch.object(Ledger, "_write_anew_now", trusting)
 
 
+def lists_wait_at_their_first_queue() -> AbstractContextManager[Any]:
+    """Who waits for an item of a list of queues is not told of one that comes to any but the first."""
+    await_lease = Handler._await_lease
+    return patch.object(
+        Handler, "_await_lease", lambda self, command, reader, *others: await_lease(self, command, reader)
+    )
+
+
+def lists_take_no_turns() -> AbstractContextManager[Any]:
+    """The queue that an item was leased from last is the first again."""
+    return patch.object(QueueList, "after", lambda self, name: None)
+
+
+def torn_feeds_are_kept() -> AbstractContextManager[Any]:
+    """A start believes that a `fanout_only` parent has what the journal does not say it is done with."""
+    return patch.object(QueueCollection, "empty_feeder", lambda self, queue: None)
+
+
 BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "no-sync": no_sync,
     "no-folder-sync": no_folder_sync,
@@ -515,6 +534,9 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "grace-from-stop": lease_grace_counts_from_the_stop,
     "reading-not-noticed": reading_is_not_noticed,
     "declaration-not-written": declarations_are_not_written,
+    "list-waits-at-first": lists_wait_at_their_first_queue,
+    "list-takes-no-turns": lists_take_no_turns,
+    "torn-feed-kept": torn_feeds_are_kept,
 }
 
 # The first seed that sees each: once the plan draws otherwise, the long test of test_planted.py prints another.
@@ -557,4 +579,7 @@ SEEN_BY: Final = {
     "undone-lease-believed": 1_622_569_386,
     "reading-not-noticed": 30_000_001,
     "declaration-not-written": 30_000_000,
+    "list-waits-at-first": 1_500_000_024,
+    "list-takes-no-turns": 1_500_000_017,
+    "torn-feed-kept": 1_500_000_011,
 }

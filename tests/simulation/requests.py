@@ -1,10 +1,10 @@
 """Commands of a client as `Request`s."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
-from typing import Literal
+from typing import Final, Literal
 
-from tests.simulation.history import Cancel, Delivery, Forgery, LeaseChange, Put, Request
+from tests.simulation.history import Cancel, Delivery, Forgery, LeaseChange, Listed, Put, Request
 
 Change = Literal["confirm", "extend", "give back", "fail"]
 
@@ -45,6 +45,22 @@ def lease(name: str, lease_ms: int, wait_ms: int = 0) -> Request:
     wait = f"/t={wait_ms}" if wait_ms else ""
     text = f"gets {name}/open/lease={lease_ms}{wait}\r\n".encode()
     return Request("read", name, text, takes=True, opens=True, lease_ms=lease_ms)
+
+
+LIST: Final = "~all"  # of a connection
+
+
+def enlist(names: list[str], told: Callable[[bytes], None]) -> Request:
+    """Add queues to the connection's list, or drop it without any."""
+    return Request("wait", "", " ".join(["wait", LIST, *names]).encode() + b"\r\n", told=told)
+
+
+def lease_listed(lease_ms: int, wait_ms: int = 0, *, takes_turns: bool, by: str = "") -> Request:
+    """A GETS that leases an item from a queue of the connection's list."""
+    options = f"/t={wait_ms}" * bool(wait_ms) + "/turn" * takes_turns + f"/by={by}" * bool(by)
+    text = f"gets {LIST}/open/lease={lease_ms}{options}\r\n".encode()
+    listed = Listed(takes_turns, wait_ms)
+    return Request("read", "", text, takes=True, opens=True, lease_ms=lease_ms, listed=listed)
 
 
 def change(leased: Delivery, kind: Change, ms: int = 0, *, says_why: bool = False) -> Request:

@@ -16,7 +16,18 @@ from tests.simulation.history import KILLED, POWER_CUT, STOPPED, Life, Mode
 from tests.simulation.host import STARTS_MAX, STOP_US, GaveUp, Host, family_of
 from tests.simulation.imports import kestrel_files
 from tests.simulation.overseer import Operator
-from tests.simulation.plan import BOUND_FROM, DECLARED_FROM, REASONED_FROM, TIMED_FROM, Plan, add_times, draw
+from tests.simulation.plan import (
+    BOUND_FROM,
+    DECLARED_FROM,
+    LISTED_FROM,
+    REASONED_FROM,
+    TIMED_FROM,
+    Plan,
+    add_feeder,
+    add_lists,
+    add_times,
+    draw,
+)
 from tests.simulation.process_files import CHANGES, KINDS, ProcessFiles
 from tests.simulation.server import Server
 from tests.simulation.streams import Follower
@@ -43,9 +54,13 @@ def run(seed: int, trace: Callable[[str], None] | None = None) -> Outcome:
 def plan_of(seed: int) -> Plan:
     """What a seed decides beforehand. Those below TIMED_FROM are what they were before items had times."""
     plan, aside = draw(Random(f"{seed} plan")), Random(f"{seed} times")
+    if seed >= LISTED_FROM:
+        add_feeder(plan, Random(f"{seed} feeder"))
     if seed >= TIMED_FROM and aside.random() < 0.8:
         add_times(plan, aside)
         plan.says_why = seed >= REASONED_FROM
+        if seed >= LISTED_FROM:
+            add_lists(plan, Random(f"{seed} lists"))
     if seed >= DECLARED_FROM:
         plan.declares = True
         plan.modes |= {name: Mode(sync_ms=None) for name in NAMES}
@@ -91,6 +106,9 @@ class World(Host):
             self.add("reasons looked at", len(self.history.reasons))
             self.add("delayed puts", sum(put.delay_ms > 0 for put in self.history.puts.values()))
             self.add("puts with keys", sum(bool(put.key) for put in self.history.puts.values()))
+        if self.history.listed:
+            self.add("leases from lists", sum(bool(one.reader) for one in self.history.listed))
+            self.add("lists found empty", sum(not one.reader for one in self.history.listed))
         self.add("starts", len(lives))
         self.add("virtual seconds", self.schedule.now_us // 1_000_000)
         self.add("events", self.schedule.events)
