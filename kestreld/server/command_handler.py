@@ -19,6 +19,7 @@ from kestreld.server.state import ServerState
 READ_BYTES: Final = 16384  # a TLS record, and no more commands than a turn can take
 DATA_READ_BYTES: Final = 1 << 18  # inside of large items
 OUTPUT_BYTES_MAX: Final = 1 << 20  # answers a session may have waiting before its commands wait too
+TURN_MS_MAX: Final = 2  # rounded up; then slow commands wait for the next turn, as their commit takes as long again
 _join: Final = b"".join
 
 # Name, password, and a callback for the account, None = wrong password. False if too many logins wait.
@@ -58,6 +59,14 @@ def _nobody_is_there() -> None:
 
 class Unsettled(Exception):
     """A command must wait for the replies before it: if these fail, it must not have been executed."""
+
+
+class NextTurn(Exception):
+    """A command must wait for the next turn, as this one has lasted long. `rest` is executed in its place then."""
+
+    def __init__(self, rest: Any = None) -> None:
+        super().__init__()
+        self.rest = rest
 
 
 class CommandHandler:
@@ -132,6 +141,12 @@ class CommandHandler:
         if self.put_off is not None:
             commands, self.put_off = chain((self.put_off,), commands), None
         return self.execute(commands)
+
+    @property
+    def is_turn_long(self) -> bool:
+        """True if this turn has lasted so long that what takes a while should wait for the next one."""
+        clock = self.state.clock
+        return clock.monotonic_up_ms() - clock.monotonic_ms > TURN_MS_MAX
 
     def commit_failure(self, reason: str) -> bytes:
         """Return the reply after a commit that replies depend on has failed: the outcome is unknown."""

@@ -579,7 +579,7 @@ SEEN_BY: Final = {
     "undone-lease-believed": 1_622_569_386,
     "reading-not-noticed": 30_000_001,
     "declaration-not-written": 30_000_000,
-    "list-waits-at-first": 1_500_000_024,
+    "list-waits-at-first": 1_500_000_028,
     "list-takes-no-turns": 1_500_000_017,
-    "torn-feed-kept": 1_500_000_011,
+    "torn-feed-kept": 1_500_000_005,
 }

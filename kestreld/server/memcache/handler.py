@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from kestreld import __version__
@@ -40,7 +41,7 @@ from kestreld.queues.reports import (
 )
 from kestreld.queues.slices import Work
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
-from kestreld.server.command_handler import OUTPUT_BYTES_MAX, CommandHandler, Unsettled
+from kestreld.server.command_handler import OUTPUT_BYTES_MAX, CommandHandler, NextTurn, Unsettled
 from kestreld.server.memcache import commands as wire
 from kestreld.server.memcache.commands import (
     CONFIRM,
@@ -56,12 +57,13 @@ from kestreld.server.memcache.commands import (
     TOUCHED,
     Command,
 )
-from kestreld.server.memcache.lists import LISTED_MAX, MADE_AT_ONCE, QueueLists
+from kestreld.server.memcache.lists import LISTED_MAX, QueueLists
 from kestreld.server.state import Reloaded, ServerState
 
 _READS: Final = frozenset((wire.READ, GET))
 _ABOUT_BINDINGS: Final = frozenset((wire.BIND, wire.UNBIND, wire.UNBIND_ALL, wire.BINDINGS))
 _DATA_AT: Final = ITEM_HEADER_BYTES
+_KEYS_AT_ONCE: Final = 32  # of a GET, between looks at the clock
 _LISTED_COST_BYTES: Final = OUTPUT_BYTES_MAX // LISTED_MAX + 1  # of output, for each queue of a list
 _VALUE_END: Final = b"\r\nEND\r\n"
 _join: Final = b"".join
@@ -94,6 +96,8 @@ class Handler(CommandHandler):
         self.asked: Command | None = None  # the command that waits
         self.keys: deque[Command] | None = None  # of a GET of several, those still to be answered
         self.lists: QueueLists | None = None  # of queues, that the client has made
+        self.late_data: bytes | None = None  # of the SET that is `put_off`
+        self.was_late = False  # a command was put off as the turn was long: it is executed however long the next is
         self.named = (b"", "")  # name by which the client leased last, and what its leases have as their holder
 
     @property
@@ -160,7 +164,8 @@ class Handler(CommandHandler):
                             self._may_take(reader.queue)
                             self._fetch(command, reader)
                     elif kind == SET_WITH:
-                        self._set_otherwise(command, next(commands))
+                        data = next(commands)
+                        self._set_otherwise(command, data)
                         continue
                     elif kind == NEXT:
                         self._next(command)
@@ -183,6 +188,23 @@ class Handler(CommandHandler):
             except Unsettled:
                 self.put_off = command
                 return True
+            except NextTurn as late:
+                self.put_off = late.rest or command
+                self.late_data = data if kind <= SET_WITH else None
+                return True
+
+    def go_on(self, commands: Iterator[Any]) -> bool:
+        if self.late_data is not None:
+            commands, self.late_data = chain((self.late_data,), commands), None
+        return super().go_on(commands)
+
+    def _take_a_while(self) -> None:
+        """Raise NextTurn if a command that takes a while must wait for it."""
+        if self.was_late:
+            self.was_late = False
+        elif self.is_turn_long:
+            self.was_late = True
+            raise NextTurn
 
     def _target(self, command: Command) -> Reader:
         """Return the queue that a command names, created if need be, and remember it in the cached command."""
@@ -190,10 +212,13 @@ class Handler(CommandHandler):
         return reader
 
     def _named(self, command: Command) -> Reader:
-        collection = self.state.collection
-        if not command.may_create and collection.look_for(command.name) is None:
+        found = self.state.collection.look_for(command.name)
+        if found is not None:
+            return found
+        if not command.may_create:
             raise QueueNotMade(f"not allowed: create on {command.name!r}")
-        return collection.reader(command.name)
+        self._take_a_while()
+        return self.state.collection.reader(command.name)
 
     def _answer_problem(self, problem: KestrelError) -> None:
         if isinstance(problem, JournalFailed):
@@ -317,12 +342,16 @@ class Handler(CommandHandler):
         self.out.append(_join((head, record[_DATA_AT:], _VALUE_END)))
         return True
 
-    def _lease_first(self, command: Command) -> None:
-        """Lease the head item of the first queue that has one, or wait for one of any."""
-        readers: list[Reader] = [part.target or self._target(part) for part in command.parts]
-        for part, reader in zip(command.parts, readers, strict=True):
+    def _lease_first(self, command: Command, has_one: Reader | None = None) -> None:
+        """Lease the head item of the first queue that has one, or wait for one of any. `has_one` ended the wait."""
+        parts = [part for part in command.parts if has_one is None or part.name == has_one.name]
+        readers: list[Reader] = [part.target or self._target(part) for part in parts]
+        for part, reader in zip(parts, readers, strict=True):
             if (self._lease_head_by if part.item_key else self._lease_head)(part, reader):
                 return
+        if has_one is not None:
+            self.put_off = command
+            return
         if self.state.collection.stopping:
             self.out.append(END)
             return
@@ -332,7 +361,7 @@ class Handler(CommandHandler):
             reader.wait_queue.add(waiter)
 
     def _list_queues(self, command: Command) -> None:
-        """Create the queues that are missing, between the commands of others, and add all to a list; or drop it."""
+        """Create the queues that are missing, and add all to a list; or drop it."""
         if self.lists is None:
             self.lists = QueueLists()
         if not command.parts:
@@ -341,37 +370,11 @@ class Handler(CommandHandler):
         elif not self.lists.has_room(command.name, command.parts):
             self._answer_error(b"CLIENT_ERROR", f"the lists of a connection have at most {LISTED_MAX} queues")
         else:
-            self._make(self._missing(command.parts), partial(self._extend_list, self.lists, command))
-
-    def _extend_list(self, lists: QueueLists, command: Command) -> None:
-        lists.extend(command.name, command.parts)
-        self.out.append(wire.OK)
-
-    def _missing(self, parts: list[Command]) -> list[Command]:
-        """Those of the queues that have to be created."""
-        collection = self.state.collection
-        return [one for one in parts if collection.find(one.name) is None and collection.problem_of(one.name) is None]
-
-    def _make(self, missing: list[Command], then: Callable[[], None]) -> None:
-        """Create queues, in slices, and call `then`, unless one cannot be created, which is answered."""
-        self.held = self.is_at_work = True
-        self.state.control.take_on(self._make_each(missing, then))
-
-    def _make_each(self, missing: list[Command], then: Callable[[], None]) -> Work:
-        try:
-            for part in missing:
-                if self.gone:
-                    return
-                self._named(part)
-                yield None
-        except (JournalFailed, JournalCorrupt, QueueNotMade) as problem:
-            self._answer_problem(problem)
-        else:
-            then()
-        self._let_go()
-
-    def _put_off(self, command: Command) -> None:
-        self.put_off = command
+            for part in command.parts:
+                if self.state.collection.problem_of(part.name) is None:
+                    self._named(part)
+            self.lists.extend(command.name, command.parts)
+            self.out.append(wire.OK)
 
     def _lease_listed(self, command: Command, has_one: Reader | None = None) -> None:
         """`_lease_first` for a list of queues, without those that are stopped. `has_one` ended the wait."""
@@ -379,11 +382,7 @@ class Handler(CommandHandler):
         if listed is None:
             self._answer_error(b"CLIENT_ERROR", f"no list {command.name}: wait {command.name} and queues makes one")
             return
-        parts = listed.parts(b"turn" in command.words) if has_one is None else []
-        if has_one is None and len(missing := self._missing(parts)) > MADE_AT_ONCE:  # they were deleted
-            self._make(missing, partial(self._put_off, command))
-            return
-        readers = self._listed(command, parts) if has_one is None else [has_one]
+        readers = self._listed(command, listed.parts(b"turn" in command.words)) if has_one is None else [has_one]
         part = Command(LEASE)
         part.lease_ms, part.item_key = command.lease_ms, command.item_key
         lease_head = self._lease_head_by if part.item_key else self._lease_head
@@ -394,7 +393,7 @@ class Handler(CommandHandler):
                 listed.after(reader.name)
                 return
         if has_one is not None:
-            self._lease_listed(command)
+            self.put_off = command
         elif readers:
             self._await_lease(command, *readers)
 
@@ -622,7 +621,15 @@ class Handler(CommandHandler):
             if self.room_bytes < 0:
                 self.keys = keys
                 return True
-            self._read(keys.popleft(), is_part=True)
+            part = keys.popleft()
+            try:
+                if not len(keys) % _KEYS_AT_ONCE and not self.was_late:
+                    self._take_a_while()
+                self._read(part, is_part=True)
+            except NextTurn as late:
+                rest = Command(wire.GET_MANY)
+                rest.parts = [part, *keys]
+                raise NextTurn(rest) from late
             last = self.out.pop()
             if last[:6] == b"CLIENT":
                 self.out.append(last)
@@ -659,7 +666,8 @@ class Handler(CommandHandler):
         elif command.kind == wire.LEASE_BY:
             self._lease_by(command)
         elif command.kind == wire.LEASE_FIRST:
-            self._lease_first(command)
+            assert isinstance(waiter.reader, Reader)
+            self._lease_first(command, waiter.reader)
         elif command.kind == wire.LEASE_LISTED:
             assert isinstance(waiter.reader, Reader)
             try:
@@ -704,6 +712,7 @@ class Handler(CommandHandler):
         elif kind == wire.DELETE:
             self._delete(command)
         elif kind in (wire.FLUSH, wire.FLUSH_COUNTED):
+            self._take_a_while()
             self._name_as_kestrel(command)
             count = collection.flush(command.name)
             self._depend_on_name(command.name)
@@ -711,6 +720,7 @@ class Handler(CommandHandler):
         elif kind == wire.FLUSH_ALL:
             self._everywhere(command, collection.flush_all())
         elif kind == wire.FLUSH_EXPIRED:
+            self._take_a_while()
             self._name_as_kestrel(command)
             count = collection.flush_expired(command.name)
             self._depend_on_name(command.name)
@@ -727,6 +737,7 @@ class Handler(CommandHandler):
             self.put_off = command
             self._unbind_all(command, None)
             return
+        self._take_a_while()
         reader, is_declared = collection.find(command.name), collection.declared.of(command.name) is not None
         there = collection.delete(command.name)
         if reader is not None and reader.queue.readers:

@@ -5,7 +5,6 @@ from typing import Final
 from kestreld.server.memcache.commands import GET, Command
 
 LISTED_MAX: Final = 512  # queues in all lists of a connection: each lease from a list looks at all of it
-MADE_AT_ONCE: Final = 4  # queues of a list that are created within a turn: each takes a millisecond
 
 
 class QueueList:

@@ -543,6 +543,8 @@ class MemcacheParser(Parser):
             # Kestrel splits at the slashes and drops empty pieces at the end: of slashes alone nothing is left.
             slashes_only = bool(key) and not key.strip(b"/")
             return self._refuse_as_kestrel("empty queue name", closes=self._strict and not slashes_only)
+        if len(pieces) == 1:
+            return command
         for option in pieces[1:]:
             if option == b"open":
                 command.opens = True
