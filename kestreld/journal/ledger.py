@@ -9,7 +9,8 @@ SYNC:    everything before this offset is on disk u64            the last record
 Each write is one record, and none is made before the one before it is on disk. So only the last record can be torn by a
 crash: damage before it, or within the first `whole_bytes`, which were on disk before the file had its name, is none of
 ours. A file in doubt is never appended to, but written anew beside the old one and renamed over it: after a failed
-write or sync, after a start behind a kill or a power cut, and when it is long for what it says.
+write or sync, after a start behind a kill or a power cut, and when it is long for what it says. So is one that ends
+with a SYNC before its first change, as the SYNC itself may not be on disk.
 """
 
 import struct
@@ -204,7 +205,7 @@ class Ledger:
         if self._is_busy:
             return
         long_bytes = max(self.long_bytes, 2 * (HEADER_BYTES + FRAME_BYTES + self._entry_bytes))
-        is_fit = self._file_bytes > 0 and not self.doubt
+        is_fit = self._file_bytes > 0 and not self.doubt and not self._is_sealed
         if (self._waiting and not is_fit) or (is_fit and self._file_bytes > long_bytes):
             self._write_anew()
         elif self._waiting:
@@ -233,7 +234,7 @@ class Ledger:
                 self._failed(batch, error)
             self._go_on()
 
-        self._is_busy, self._is_sealed = True, False
+        self._is_busy = True
         try:
             if self._fd < 0:
                 self._fd = self._files.open_append(self.path)

@@ -10,7 +10,7 @@ import pytest
 from kestreld.errors import JournalCorrupt, JournalFailed, LedgerFull
 from kestreld.files import FileLayer
 from kestreld.journal.ledger import HEADER_BYTES, LONG_BYTES, Changes, Ledger, ledger_header
-from kestreld.journal.records import framed
+from kestreld.journal.records import framed, sync_record
 from tests.simulation.crash_states import crash_states
 from tests.simulation.disk import Disk
 from tests.simulation.process_files import KINDS, Faults, ProcessFiles
@@ -59,6 +59,26 @@ def test_what_is_set_and_removed_is_there_after_a_stop_and_after_a_kill(tmp_path
     stopped = reopened(path)
     assert stopped.table == {**expected, b"d": b"4"}
     assert first.log + killed.log + stopped.log == []
+
+
+def test_a_power_cut_during_the_first_change_after_a_stop_leaves_what_was_there(tmp_path: Path) -> None:
+    """The SYNC of a stop is not on disk itself: nothing is written behind it."""
+    path, files = tmp_path / "table", LateFiles()
+    first = reopened(path)
+    first.change({b"a": b"1"})
+    size_bytes = path.stat().st_size
+    first.ledger.close()
+    stopped = reopened(path, files)
+    stopped.change({b"b": b"2"})
+    cut = bytearray(path.read_bytes())
+    sync_bytes = len(sync_record(0))
+    cut[size_bytes : size_bytes + sync_bytes] = bytes(sync_bytes)
+    (tmp_path / "cut").write_bytes(cut)
+    after = reopened(tmp_path / "cut")
+    assert (after.ledger.problem, after.table) == (None, {b"a": b"1"})
+    while files.under_way:
+        files.finish_background()
+    assert reopened(path).table == {b"a": b"1", b"b": b"2"}
 
 
 def test_a_table_that_nobody_uses_has_no_file(tmp_path: Path) -> None:
