@@ -7,20 +7,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from kestreld import checks
 from kestreld.client.calls import carry_out
 from kestreld.client.queue_talks import Answer, QueueTalks
 from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
+from kestreld.client.unpatched import original
 from kestreld.errors import InvalidType, InvalidValue, UnexpectedReply
 
 if TYPE_CHECKING:
     import ssl
 
 PORT_DEFAULT: Final = 22133
-Socket = socket.socket
 RECEIVE_BYTES: Final = 65_536
+# As no other thing waits for these, or a thread of the system does, they are never those of gevent or eventlet.
+_poll: Final = original("select", "poll")
+_unpatched_socket: Final = original("socket", "socket")
+_unpatched_addresses: Final = original("socket", "getaddrinfo")
 # A peer that is gone without a word is noticed within 20 s, also by those that only wait.
 _TCP_OPTIONS: Final = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -36,6 +40,16 @@ _TCP_OPTIONS: Final = (
         if hasattr(socket, name)  # not on every system
     ),
 )
+
+
+class Socket(Protocol):
+    """What a connection needs of a socket."""
+
+    def settimeout(self, value: float | None, /) -> None: ...
+    def sendall(self, data: bytes, /) -> None: ...
+    def recv(self, most_bytes: int, /) -> bytes: ...
+    def fileno(self) -> int: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +175,7 @@ def set_tcp_options(connected: socket.socket) -> None:
         connected.setsockopt(level, option, value)
 
 
-def log_in(connected: socket.socket, server: str, login: Login) -> None:
+def log_in(connected: Socket, server: str, login: Login) -> None:
     """Log in if there is a user and the server requires that. `Transport` asks before it sends anything else."""
     if login.user:
         try:
@@ -173,29 +187,124 @@ def log_in(connected: socket.socket, server: str, login: Login) -> None:
             raise UnexpectedReply(server, str(error)) from error
 
 
+K = TypeVar("K", bound=Socket)
+Enter = Callable[[Socket, str, Login], None]
+
+
 def connect(
     server: str,
     login: Login,
     timeout_s: float,
     port_default: int = PORT_DEFAULT,
-    enter: Callable[[socket.socket, str, Login], None] = log_in,
+    enter: Enter = log_in,
 ) -> socket.socket:
     """Open a connection for commands; `enter` logs in. Raises OSError, LoginRefused or UnexpectedReply."""
     address = ServerAddress.parse(server, port_default)
     connected = open_socket(address, timeout_s)
+
+    def secured() -> socket.socket:
+        return login.context.wrap_socket(connected, server_hostname=address.host)
+
+    return _entered(connected, secured if login.uses_tls(address) else lambda: connected, server, login, enter)
+
+
+def connect_unpatched(
+    server: str,
+    login: Login,
+    timeout_s: float,
+    port_default: int = PORT_DEFAULT,
+    enter: Enter = log_in,
+) -> Socket:
+    """As `connect`, over a socket of the system, also where gevent or eventlet has patched Python."""
+    address = ServerAddress.parse(server, port_default)
+    connected = _open_unpatched(address, timeout_s)
+
+    def secured() -> Socket:
+        return _TlsSocket(connected, login.context, address.host) if login.uses_tls(address) else connected
+
+    return _entered(connected, secured, server, login, enter)
+
+
+def _entered(connected: socket.socket, secured: Callable[[], K], server: str, login: Login, enter: Enter) -> K:
     is_in = False
     try:
-        if login.uses_tls(address):
-            connected = login.context.wrap_socket(connected, server_hostname=address.host)
-        enter(connected, server, login)
+        entered = secured()
+        enter(entered, server, login)
         is_in = True
+        return entered
     finally:
         if not is_in:
             connected.close()
-    return connected
 
 
-def _ask(connected: socket.socket, request: bytes) -> Reply:
+def _open_unpatched(address: ServerAddress, timeout_s: float) -> socket.socket:
+    if address.path:
+        places = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", address.path)]
+    else:
+        places = _unpatched_addresses(address.host, address.port, 0, socket.SOCK_STREAM)
+    problem = OSError("the name has no address")
+    for family, kind, protocol, _, place in places:
+        connected: socket.socket = _unpatched_socket(family, kind, protocol)
+        is_open = False
+        try:
+            connected.settimeout(timeout_s)
+            connected.connect(place)
+            if not address.path:
+                set_tcp_options(connected)
+            is_open = True
+            return connected
+        except OSError as error:
+            problem = error
+        finally:
+            if not is_open:
+                connected.close()
+    raise problem
+
+
+class _TlsSocket:
+    """TLS over a socket without ssl.SSLSocket, in whose place gevent puts one of its own."""
+
+    def __init__(self, connected: socket.socket, context: "ssl.SSLContext", host: str) -> None:
+        """Raises OSError."""
+        from ssl import MemoryBIO
+
+        self._socket = connected
+        self._incoming, self._outgoing = MemoryBIO(), MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self.settimeout, self.fileno, self.close = connected.settimeout, connected.fileno, connected.close
+        self._do(self._tls.do_handshake)
+
+    def recv(self, most_bytes: int) -> bytes:
+        return self._do(self._tls.read, most_bytes)  # type: ignore[no-any-return]
+
+    def sendall(self, data: bytes) -> None:
+        while data:
+            data = data[self._do(self._tls.write, data) :]
+
+    def _do(self, act: Callable[..., Any], *values: object) -> Any:
+        """Do what may need to read from the peer first, or to send to it, as TLS goes."""
+        from ssl import SSLWantReadError
+
+        while True:
+            outcome: Any = None
+            is_done = False
+            try:
+                outcome = act(*values)
+                is_done = True
+            except SSLWantReadError:
+                pass
+            finally:  # an alert tells the peer why
+                if self._outgoing.pending:
+                    self._socket.sendall(self._outgoing.read())
+            if is_done:
+                return outcome
+            if data := self._socket.recv(RECEIVE_BYTES):
+                self._incoming.write(data)
+            else:
+                self._incoming.write_eof()
+
+
+def _ask(connected: Socket, request: bytes) -> Reply:
     connected.sendall(request)
     parser = ReplyParser()
     while data := connected.recv(RECEIVE_BYTES):
@@ -204,14 +313,18 @@ def _ask(connected: socket.socket, request: bytes) -> Reply:
     raise ConnectionResetError(0, "closed before it answered")
 
 
-def is_quiet(connected: "socket.socket") -> bool:
+def is_quiet(connected: Socket) -> bool:
     """Return True if nothing has arrived unasked: neither the end of the connection nor a last message."""
-    poll = select.poll()
-    poll.register(connected, select.POLLIN)
+    poll = _poll()
+    poll.register(connected.fileno(), select.POLLIN)
     return not poll.poll(0)
 
 
-def hang_up(connected: socket.socket) -> None:
-    """End a connection that another thread is using."""
-    with suppress(OSError):
-        connected.shutdown(socket.SHUT_RDWR)
+def hang_up(connected: Socket) -> None:
+    """End a connection that another thread is using, or a greenlet of another thread."""
+    with suppress(OSError, ValueError):  # it is closed
+        same = _unpatched_socket(fileno=connected.fileno())
+        try:
+            same.shutdown(socket.SHUT_RDWR)
+        finally:
+            same.detach()

@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
@@ -10,6 +10,7 @@ from kestreld import errors
 from kestreld.client.access import (
     PORT_DEFAULT,
     RECEIVE_BYTES,
+    Enter,
     Login,
     Socket,
     connect,
@@ -39,6 +40,7 @@ class Transport:
     """
 
     port_default = PORT_DEFAULT  # for addresses without a port
+    connect_by: Callable[[str, Login, float, int, Enter], Socket] = staticmethod(connect)
     asks_kind = False  # True = the server's kind is checked before the first command that may change something
 
     def __init__(self, address: str, login: Login, timeout_ms: int) -> None:
@@ -115,6 +117,12 @@ class Transport:
                 self.close()
             raised = self.failure_of(problem)
             raise raised from (problem.__cause__ if raised is problem else problem)
+
+    def answers(self, requests: Sequence[bytes], answer_ms: int) -> list[Answer]:
+        """Send requests at once, and return the answer to each. The server may take `answer_ms`, not the time-out."""
+        with self._talking(answer_ms - self._timeout_ms):
+            self._send(b"".join(requests))
+            return [Answer(self._reply(), self._parser.header) for _ in requests]
 
     # One command and its reply
 
@@ -252,7 +260,8 @@ class Transport:
     def _connect(self) -> None:
         self._has_connected = True
         try:
-            self._socket = connect(self.address, self._login, self._timeout_ms / 1000, self.port_default, self._enter)
+            timeout_s = self._timeout_ms / 1000
+            self._socket = self.connect_by(self.address, self._login, timeout_s, self.port_default, self._enter)
         except OSError as error:
             raise errors.ServersAway({self.address: reason_of(error)}) from error
 
