@@ -186,6 +186,13 @@ class LeaseLost(KestrelError):
         self.is_unsure = is_unsure
 
 
+class HolderSilent(KestrelError):
+    """Leases were not extended, because the client's `alive` did not say that their holder is alive."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"alive() {reason}")
+
+
 class TaskUnknown(KestrelError, ValueError):
     """`task_done` was called more often than items were put: a programming error."""
 

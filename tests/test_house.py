@@ -77,9 +77,11 @@ MAY_IMPORT: Final = {
     "multiprocessing": (),
 }
 # The last line of defence, where nobody is left to hand an error to; threads, which tell of their death or hand it to
-# who waits; and an answer, which hands it to who asked, and calls callbacks as any future does.
+# who waits; an answer, which hands it to who asked, and calls callbacks as any future does; and what asks a callback of
+# the user's whether it is alive.
 MAY_CATCH_ALL: Final = {
     "kestrelctl/shell/endings.py": 1,
+    "kestreld/client/keeper_calls.py": 1,
     "kestreld/disk_threads.py": 2,
     "kestreld/library/answer.py": 2,
     "kestreld/library/worker.py": 1,

@@ -11,6 +11,7 @@ from kestreld.client.access import Login
 from kestreld.client.async_servers import AsyncServer
 from kestreld.client.calls import Pause, carry_out_in_loop, documented
 from kestreld.client.cluster_face import ClusterFace
+from kestreld.client.keeper_calls import Alive, Kept
 from kestreld.client.lease_calls import SPAN_MS_MAX, LeaseCalls, LeaseFace, lease_span_ms
 from kestreld.client.pool_calls import PoolCall, PoolCalls, Step, talking
 from kestreld.client.queue_calls import QueueCalls
@@ -26,8 +27,17 @@ class AsyncKestrelCluster(ClusterFace):
     A task that is cancelled while it waits for an item takes none along: what comes for it nevertheless is given back.
     """
 
-    def _begin(self, addresses: list[str], login: Login, timeout_ms: int, chance: Random, *, is_ours: bool) -> None:
-        servers = [AsyncServer(address, login, timeout_ms, chance) for address in addresses]
+    def _begin(
+        self,
+        addresses: list[str],
+        login: Login,
+        timeout_ms: int,
+        chance: Random,
+        alive: Alive | None,
+        *,
+        is_ours: bool,
+    ) -> None:
+        servers = [AsyncServer(address, login, timeout_ms, chance, alive) for address in addresses]
         self._calls = PoolCalls(servers, self._patience_ms, chance)
         self._closed = asyncio.Event()
 
@@ -138,8 +148,7 @@ class AsyncClusterLease(LeaseFace[AsyncServer]):
     def __init__(self, calls: LeaseCalls[AsyncServer], *, has_heartbeat: bool) -> None:
         super().__init__(calls)
         self._has_heartbeat = has_heartbeat
-        self._over = asyncio.Event()
-        self._heartbeat: asyncio.Task[None] | None = None
+        self._kept: Kept | None = None
 
     async def confirm(self) -> bool:
         """Confirm the item: it is done."""
@@ -158,26 +167,14 @@ class AsyncClusterLease(LeaseFace[AsyncServer]):
         return await carry_out_in_loop(self._calls.extend(lease_span_ms(seconds)), _take)
 
     async def _ended(self, call: PoolCall[AsyncServer, T]) -> T:
-        self._over.set()
-        if self._heartbeat is not None:
-            # No beat may be on its way: it would take back what is given back meanwhile.
-            await asyncio.wait([self._heartbeat])
+        if self._kept is not None:
+            await self._calls.server.keeper.stop(self._kept)
         return await carry_out_in_loop(call, _take)
-
-    async def _beat(self) -> None:
-        """Extend the lease until its end, or until it is lost."""
-        pause_s: float | None = self._calls.next_beat_s()
-        while pause_s is not None:
-            try:
-                async with asyncio.timeout(pause_s):
-                    await self._over.wait()
-                    return
-            except TimeoutError:
-                pause_s = await carry_out_in_loop(self._calls.beat(), _take)
 
     async def __aenter__(self) -> Self:
         if self._has_heartbeat:
-            self._heartbeat = asyncio.create_task(self._beat(), name=f"heartbeat of {self.token}")
+            self._kept = Kept(self._calls)
+            self._calls.server.keeper.keep(self._kept)
         return self
 
     async def __aexit__(

@@ -7,9 +7,11 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from kestreld.client.access import Login
+from kestreld.client.async_keeper import AsyncKeeper
 from kestreld.client.async_transport import AsyncTransport
 from kestreld.client.blocks import text
 from kestreld.client.calls import carry_out_in_loop
+from kestreld.client.keeper_calls import PING, PING_ANSWER_MS, PING_MS, Alive, is_silence
 from kestreld.client.pool_calls import Ask, Take, now_ms, talking
 from kestreld.client.queue_talks import Answer, QueueTalks, Request, Talk
 from kestreld.client.replies import ReplyParser, UnparsableReply
@@ -54,7 +56,8 @@ class AsyncQueueConnection(AsyncTransport[Answer]):
 class AsyncServer:
     """One server. Each task has a connection to itself while it needs one."""
 
-    def __init__(self, address: str, login: Login, timeout_ms: int, chance: Random) -> None:
+    def __init__(self, address: str, login: Login, timeout_ms: int, chance: Random, alive: Alive | None = None) -> None:
+        """`alive`: asked before leases are extended."""
         self.address = address
         self._login = login
         self._timeout_ms = timeout_ms
@@ -67,6 +70,14 @@ class AsyncServer:
         self._problem: Callable[[], KestrelError] | None = None  # while it is left out
         self._delay_ms = 0
         self._next_try_at_ms = 0
+        self.keeper = AsyncKeeper(
+            address,
+            self._connect,
+            timeout_ms,
+            alive,
+            is_waited_on=lambda: bool(self._waiting),
+            note=self._note_of_keeper,
+        )
 
     @property
     def next_try_at_ms(self) -> int:
@@ -81,6 +92,10 @@ class AsyncServer:
         is_done = is_late = False
         outcome: Any = None
         try:
+            if step.wait_ms > PING_MS and self.keeper.must_run():
+                await connection.answers(
+                    [PING], min(self._timeout_ms, PING_ANSWER_MS)
+                )  # it may have been silent before the keeper had one
             outcome = await step.do(connection)
             is_done = True
         except KestrelError as problem:
@@ -140,10 +155,20 @@ class AsyncServer:
         if self._problem is not None and not is_urgent:
             raise self._problem()
         try:
-            return await AsyncQueueConnection.open(self.address, self._login, self._timeout_ms)
+            return await self._connect()
         except KestrelError as problem:
             self._note(problem)
             raise
+
+    async def _connect(self) -> AsyncQueueConnection:
+        return await AsyncQueueConnection.open(self.address, self._login, self._timeout_ms)
+
+    def _note_of_keeper(self, problem: KestrelError) -> None:
+        """Note that the keeper has got no answer. If the server is silent, its other connections lead nowhere, too."""
+        self._note(problem)
+        if is_silence(problem):
+            for connection in self._waiting:
+                connection.close()
 
     def _note(self, problem: KestrelError) -> None:
         """Note a failure. A server that does not answer, or refuses everything, is left out until a try succeeds."""
@@ -169,7 +194,7 @@ class AsyncServer:
         while self._problem is not None:
             await asyncio.sleep(max(self._next_try_at_ms - now_ms(), 0) / 1000)
             try:
-                connection = await AsyncQueueConnection.open(self.address, self._login, self._timeout_ms)
+                connection = await self._connect()
             except (ServersAway, ServerUnfit, ConnectionLost):
                 self._plan(2 * self._delay_ms)
             else:
@@ -186,3 +211,4 @@ class AsyncServer:
         for connection in [*self._idle, *self._waiting]:
             connection.close()
         self._idle.clear()
+        await self.keeper.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import Generic, Self, TypeVar
 
 from kestreld.client.access import PORT_DEFAULT, RECEIVE_BYTES, Login, ServerAddress, is_quiet, set_tcp_options
@@ -70,23 +71,35 @@ class AsyncTransport(Generic[V]):
 
     async def answer(self, data: bytes, wait_ms: int = 0) -> V:
         """Send a request and return the reply; the server may take `wait_ms` beyond the time-out."""
-        most_ms = self._timeout_ms + wait_ms
+        return (await self.answers([data], self._timeout_ms + wait_ms))[0]
+
+    async def answers(self, requests: Sequence[bytes], answer_ms: int) -> list[V]:
+        """Send requests at once, and return the reply to each; the server may take `answer_ms`, not the time-out."""
         try:
-            async with asyncio.timeout(most_ms / 1000):
-                return await self._exchange(data)
+            async with asyncio.timeout(answer_ms / 1000):
+                await self._send(b"".join(requests))
+                while len(self._values) < len(requests):
+                    await self._receive()
         except OSError as error:
-            raise ConnectionLost(self.address, _reason_of(error, most_ms)) from error
+            raise ConnectionLost(self.address, _reason_of(error, answer_ms)) from error
+        return [self._values.popleft() for _ in requests]
 
     async def _exchange(self, data: bytes) -> V:
+        await self._send(data)
+        while not self._values:
+            await self._receive()
+        return self._values.popleft()
+
+    async def _send(self, data: bytes) -> None:
         if data:
             self._outgoing.write(data)
             await self._outgoing.drain()
-        while not self._values:
-            received = await self._incoming.read(RECEIVE_BYTES)
-            if not received:
-                raise ConnectionResetError(0, "it closed the connection")
-            self._values += self._read(received)
-        return self._values.popleft()
+
+    async def _receive(self) -> None:
+        received = await self._incoming.read(RECEIVE_BYTES)
+        if not received:
+            raise ConnectionResetError(0, "it closed the connection")
+        self._values += self._read(received)
 
     async def last_values(self) -> list[V]:
         """Return what the server may have sent before it learns that nobody waits, and close the connection."""

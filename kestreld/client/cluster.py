@@ -6,6 +6,7 @@ from types import TracebackType
 from kestreld.client.access import Login
 from kestreld.client.cluster_face import ClusterFace
 from kestreld.client.connection import ClientConnection
+from kestreld.client.keeper_calls import Alive
 from kestreld.client.pool import ServerPool
 from kestreld.client.queue import ClusterQueue
 from kestreld.client.server import Server
@@ -18,8 +19,17 @@ class KestrelCluster(ClusterFace):
     ServersAway once all servers have been away for `patience_ms`; a read also raises it when its own wait is over.
     """
 
-    def _begin(self, addresses: list[str], login: Login, timeout_ms: int, chance: Random, *, is_ours: bool) -> None:
-        servers = [Server(address, login, timeout_ms, chance) for address in addresses]
+    def _begin(
+        self,
+        addresses: list[str],
+        login: Login,
+        timeout_ms: int,
+        chance: Random,
+        alive: Alive | None,
+        *,
+        is_ours: bool,
+    ) -> None:
+        servers = [Server(address, login, timeout_ms, chance, alive) for address in addresses]
         self._pool = ServerPool(servers, self._patience_ms, chance, is_chance_ours=is_ours)
 
     @property

@@ -5,6 +5,7 @@ from random import Random
 
 from kestreld import checks
 from kestreld.client.access import Login, checked_addresses, checked_login
+from kestreld.client.keeper_calls import Alive
 
 
 class ClusterFace:
@@ -23,8 +24,11 @@ class ClusterFace:
         timeout_ms: int = 5000,
         patience_ms: int = 5000,
         chance: Random | None = None,
+        alive: Alive | None = None,
     ) -> None:
         """`servers`: HOST:PORT, tls:HOST:PORT or unix:/PATH each. Does not connect yet.
+
+        `alive` is asked before leases with a heartbeat are extended: as long as it does not return True they are not.
 
         Raises ValueError for an invalid address, OSError for certificate files that cannot be used.
         """
@@ -33,11 +37,22 @@ class ClusterFace:
         checks.whole(timeout_ms, "timeout_ms", 1)
         if chance is not None:
             checks.instance(chance, Random, "chance")
+        if alive is not None:
+            checks.function(alive, "alive")
         addresses = checked_addresses(servers, login, "servers")
         self._patience_ms = patience_ms
         own = chance if chance is not None else Random()
-        self._begin(addresses, login, timeout_ms, own, is_ours=chance is None)
+        self._begin(addresses, login, timeout_ms, own, alive, is_ours=chance is None)
 
-    def _begin(self, addresses: list[str], login: Login, timeout_ms: int, chance: Random, *, is_ours: bool) -> None:
+    def _begin(
+        self,
+        addresses: list[str],
+        login: Login,
+        timeout_ms: int,
+        chance: Random,
+        alive: Alive | None,
+        *,
+        is_ours: bool,
+    ) -> None:
         """Make what carries out the calls. `is_ours`: the generator was not given by the caller."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Heartbeat: a thread that keeps a lease or a job while its holder works, and the pauses between attempts."""
+"""Heartbeat: what keeps a lease or a job while its holder works, and the pauses between attempts."""
 
 from collections.abc import Callable, Iterator
 from threading import Event, Lock, Thread
@@ -24,7 +24,34 @@ def pauses_ms() -> Iterator[int]:
 
 
 class Heartbeat:
-    """A thread that calls `beat` whenever that is due, until it is stopped: by `stop`, or at the end of a block."""
+    """What keeps a lease or a job until it is stopped: by `stop`, or at the end of a block."""
+
+    def start(self) -> None:
+        """Start it. If this raises, it may be running nevertheless."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Stop, and return once no beat is on its way: one would take back what is given back meanwhile."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        is_begun = False
+        try:
+            self.start()
+            is_begun = True
+        finally:
+            if not is_begun:
+                self.stop()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class ThreadHeartbeat(Heartbeat):
+    """A thread that calls `beat` whenever that is due."""
 
     def __init__(self, name: str, beat: Beat, first_s: float = 0) -> None:
         """The first beat is due in `first_s` seconds."""
@@ -41,11 +68,9 @@ class Heartbeat:
         self._beating = Lock()
 
     def start(self) -> None:
-        """Start the thread. If this raises, the thread may be running nevertheless."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, and return once no beat is on its way: one would take back what is given back meanwhile."""
         self._over.set()
         with self._beating:
             pass  # the thread may run although `start` was interrupted, and cannot be joined then
@@ -57,18 +82,3 @@ class Heartbeat:
         while pause_s is not None and not self._over.wait(pause_s):
             with self._beating:
                 pause_s = None if self._over.is_set() else self._beat()
-
-    def __enter__(self) -> Self:
-        is_begun = False
-        try:
-            self.start()
-            is_begun = True
-        finally:
-            if not is_begun:
-                self.stop()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

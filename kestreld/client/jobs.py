@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from kestreld.client.calls import Pause, carry_out, documented
-from kestreld.client.heartbeat import Heartbeat
+from kestreld.client.heartbeat import Heartbeat, ThreadHeartbeat
 from kestreld.client.job_calls import IDLE_MAX, Ask, JobCall, JobCalls, JobFace, JobStep
 from kestreld.client.job_commands import Job
 from kestreld.client.job_connection import JobConnection
@@ -217,7 +217,7 @@ class JobWork(Generic[J]):
         try:
             job = self._job = self._fetch()
             if job is not None and self._has_heartbeat:
-                self._heartbeat = Heartbeat(f"heartbeat of {job.id}", partial(self._client._beat, job))
+                self._heartbeat = ThreadHeartbeat(f"heartbeat of {job.id}", partial(self._client._beat, job))
                 self._heartbeat.start()
             is_begun = True
         finally:

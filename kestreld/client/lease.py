@@ -3,17 +3,31 @@
 from threading import Event
 from types import TracebackType
 from typing import Self, TypeVar
-from weakref import ref
 
 from kestreld import checks
 from kestreld.client.calls import Pause, carry_out
 from kestreld.client.heartbeat import Heartbeat
 from kestreld.client.items import OpenItem
+from kestreld.client.keeper_calls import Kept
 from kestreld.client.lease_calls import SPAN_MS_MAX, LeaseCalls, LeaseFace, lease_span_ms
 from kestreld.client.pool_calls import PoolCall, Step
 from kestreld.client.server import Server
 
 T = TypeVar("T")
+
+
+class _LeaseHeartbeat(Heartbeat):
+    """A lease that the keeper of its server keeps."""
+
+    def __init__(self, lease: LeaseCalls[Server]) -> None:
+        self._keeper = lease.server.keeper
+        self._kept = Kept(lease)
+
+    def start(self) -> None:
+        self._keeper.keep(self._kept)
+
+    def stop(self) -> None:
+        self._keeper.stop(self._kept, _pause)
 
 
 class ClusterLease(LeaseFace[Server]):
@@ -83,12 +97,7 @@ class ClusterLease(LeaseFace[Server]):
 
     def beating(self) -> Heartbeat:
         """Return a heartbeat for a `with` block, which extends the lease until the end of the block or of the lease."""
-        weakly = ref(self)
-
-        def beat() -> float | None:  # stops when the lease is garbage
-            return None if (lease := weakly()) is None else carry_out(lease._calls.beat(), _take)
-
-        self._heartbeat = Heartbeat(f"heartbeat of {self.token} of {self._calls.name}", beat, self._calls.next_beat_s())
+        self._heartbeat = _LeaseHeartbeat(self._calls)
         return self._heartbeat
 
     def _stop_beating(self) -> None:
@@ -117,5 +126,10 @@ class ClusterLease(LeaseFace[Server]):
 def _take(step: Step[Server]) -> object:
     """Do a step in this thread."""
     if isinstance(step, Pause):
-        return Event().wait(step.seconds)
+        _pause(step.seconds)
+        return None
     return step.server.asked(step.do, is_urgent=step.is_urgent)
+
+
+def _pause(seconds: float) -> None:
+    Event().wait(seconds)

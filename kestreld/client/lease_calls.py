@@ -133,13 +133,16 @@ class LeaseCalls(Generic[S]):
     # Its time
 
     def extend(self, lease_ms: int) -> PoolCall[S, bool]:
-        return self._repeated(lambda: self._extended(lease_ms))
+        def attempt() -> PoolCall[S, bool]:
+            talk = talking(lambda talks: self._extended(talks, lease_ms))
+            return (yield Ask(self.server, talk, is_urgent=True))  # type: ignore[no-any-return]
 
-    def _extended(self, lease_ms: int) -> PoolCall[S, bool]:
+        return self._repeated(attempt)
+
+    def _extended(self, talks: QueueTalks, lease_ms: int) -> Talk[bool]:
         until_ms = now_ms() + lease_ms
         self.until_ms = min(self.until_ms, until_ms)  # as long as there is no answer
-        talk = talking(lambda talks: talks.extend(self._key, self.token, lease_ms))
-        is_good: bool = yield Ask(self.server, talk, is_urgent=True)
+        is_good = yield from talks.extend(self._key, self.token, lease_ms)
         if is_good:
             self.until_ms = until_ms
         else:
@@ -160,23 +163,27 @@ class LeaseCalls(Generic[S]):
 
     # The heartbeat
 
-    def next_beat_s(self) -> float:
-        """Return the seconds until the next beat is due."""
-        since_ms = self.until_ms - self._lease_ms
-        return 0 if self.is_late else max(since_ms + self._lease_ms // BEATS - now_ms(), 1) / 1000
+    @property
+    def beat_ms(self) -> int:
+        """Time between two beats, ms."""
+        return self._lease_ms // BEATS
 
-    def beat(self) -> PoolCall[S, float | None]:
-        """Extend the lease. Return the seconds until the next beat is due; None = the lease is over, or lost."""
+    def next_beat_ms(self) -> int:
+        """Return the time until the next beat is due, ms."""
+        return 0 if self.is_late else max(self.until_ms - self._lease_ms + self.beat_ms - now_ms(), 1)
+
+    def beat(self, talks: QueueTalks) -> Talk[int | None]:
+        """Extend the lease. Return the ms until the next beat is due; None = the lease is over, or lost."""
         try:
-            is_good = yield from self._extended(self._lease_ms)
+            is_good = yield from self._extended(talks, self._lease_ms)
         except KestrelError as problem:
             left_ms = self.until_ms - now_ms()
             if left_ms > 0:
-                return min(next(self._pauses_ms), left_ms) / 1000
+                return min(next(self._pauses_ms), left_ms)
             _log.warning("%s: the lease %d is over and was not extended: %s", self.name, self.token, problem)
             return None
         self.is_late, self._pauses_ms = False, pauses_ms()
-        return self.next_beat_s() if is_good else None
+        return self.next_beat_ms() if is_good else None
 
 
 class LeaseFace(Generic[S]):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from kestreld.client.calls import Pause, carry_out
 from kestreld.client.connection import ClientConnection
 from kestreld.client.pool_calls import Open, PoolCall, PoolCalls, Step, Take
-from kestreld.client.server import Server, Waiting, event_in_child
+from kestreld.client.server import Server, event_in_child
 from kestreld.forks import restart_in_child
 
 T = TypeVar("T")
@@ -20,7 +20,6 @@ class ServerPool:
 
     def __init__(self, servers: Sequence[Server], patience_ms: int, chance: Random, *, is_chance_ours: bool) -> None:
         self.calls = PoolCalls(servers, patience_ms, chance)
-        self.waiting = Waiting()
         self._chance = chance
         self._is_chance_ours = is_chance_ours
         self._closed = Event()
@@ -29,7 +28,6 @@ class ServerPool:
     def after_fork(self) -> None:
         """Prepare a forked child. A random generator of our own gets a new seed: siblings would choose alike."""
         self._closed = event_in_child(self._closed)
-        self.waiting.after_fork()
         if self._is_chance_ours:
             self._chance.seed()
 
@@ -41,7 +39,6 @@ class ServerPool:
         """Close all connections. Reads that wait return None; open reads can still be confirmed."""
         self.calls.close()
         self._closed.set()
-        self.waiting.end()
         for server in self.calls.servers:
             server.close()
 
@@ -54,7 +51,7 @@ class ServerPool:
             return self._closed.wait(step.seconds)
 
         def do(connection: ClientConnection) -> Any:
-            with self.waiting.on(connection) if step.wait_ms else nullcontext():
+            with step.server.waited_on(connection, step.wait_ms) if step.wait_ms else nullcontext():
                 return step.do(connection)
 
         if not isinstance(step, Open):

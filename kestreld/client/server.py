@@ -7,11 +7,14 @@ from functools import partial
 from random import Random
 from threading import Event, Lock, Thread
 from typing import Final, TypeVar
-from weakref import ref
+from weakref import WeakMethod, ref
 
 from kestreld.client.access import Login
 from kestreld.client.connection import ClientConnection
+from kestreld.client.keeper import Keeper
+from kestreld.client.keeper_calls import PING, PING_ANSWER_MS, PING_MS, Alive, is_silence
 from kestreld.client.transport import Transport
+from kestreld.client.unpatched import is_patched, original
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, ServerRefused, ServersAway, ServerUnfit
 from kestreld.forks import restart_in_child
@@ -54,20 +57,39 @@ def absence_of(address: str, problem: KestrelError, timeout_ms: int) -> tuple[Ca
 class Server:
     """One server. Any number of threads may use it at once: each has a connection to itself while it needs one."""
 
-    def __init__(self, address: str, login: Login, timeout_ms: int, chance: Random | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        login: Login,
+        timeout_ms: int,
+        chance: Random | None = None,
+        alive: Alive | None = None,
+    ) -> None:
+        """`alive`: asked before leases are extended."""
         self.address = address
         self._login = login
         self._timeout_ms = timeout_ms
         self._chance = chance if chance is not None else Random()
         self._closed = False
+        self._waiting = Waiting()
         self.after_fork()
         restart_in_child(self)
+        note = WeakMethod(self._note_of_keeper)  # its thread does not keep a server that nobody else has
+        self.keeper = Keeper(
+            address,
+            login,
+            timeout_ms,
+            alive,
+            is_waited_on=self._waiting.has_any,
+            note=lambda problem: None if (noted := note()) is None else noted(problem),
+        )
 
     def after_fork(self) -> None:
         """Start without connections and thread, and with new locks: a thread of the parent may hold the old ones."""
         self._lock = Lock()
         self._over = Event()  # ends the thread that tries the server
         self._idle: list[ClientConnection] = []
+        self._waiting.after_fork()
         self._problem: Callable[[], KestrelError] | None = None  # while it is left out
         self._delay_ms = 0
         self._next_try_at_ms = 0
@@ -104,6 +126,15 @@ class Server:
         if (absence := absence_of(self.address, problem, self._timeout_ms)) is not None:
             self._leave_out(*absence)
             self._close_idle()
+
+    def _note_of_keeper(self, problem: KestrelError) -> None:
+        """Note that the keeper has got no answer. If the server is silent, its other connections lead nowhere, too."""
+        if not is_patched():  # no greenlet may be made in the keeper's thread
+            self.note(problem)
+        if is_silence(problem):
+            for connection in self._idle.copy():  # some stay if that thread may not close them
+                connection.hang_up()
+            self._waiting.hang_up()
 
     def _leave_out(self, problem: Callable[[], KestrelError], reason: str) -> None:
         """Leave the server out until it answers a thread that tries it: no operation waits for that."""
@@ -146,6 +177,16 @@ class Server:
                 return
         connection.close()
 
+    @contextmanager
+    def waited_on(self, connection: ClientConnection, wait_ms: int) -> Iterator[None]:
+        """Register a connection on which somebody waits in a block: it is hung up if the server falls silent."""
+        with self._waiting.on(connection):
+            if wait_ms > PING_MS and self.keeper.must_run():
+                connection.answers(
+                    [PING], min(self._timeout_ms, PING_ANSWER_MS)
+                )  # it may have been silent before the keeper had one
+            yield
+
     def asked(self, do: Callable[[ClientConnection], T], *, is_urgent: bool = False) -> T:
         """Return the result of `do` with a connection, which is closed if `do` fails. Raises as `connection`."""
         connection, answer = self._asked_on(do, is_urgent=is_urgent)
@@ -178,7 +219,9 @@ class Server:
         with self._lock:
             self._closed = True
         self._over.set()
+        self._waiting.end()
         self._close_idle()
+        self.keeper.close()
 
     def _close_idle(self) -> None:
         with self._lock:
@@ -205,11 +248,14 @@ class Waiting:
 
     def after_fork(self) -> None:
         """Forget the connections: threads of the parent wait on them."""
-        self._lock = Lock()
+        self._lock = original("_thread", "allocate_lock")()  # keepers take it
         self._connections: set[Transport] = set()
 
     def is_over(self) -> bool:
         return self._over
+
+    def has_any(self) -> bool:
+        return bool(self._connections)
 
     @contextmanager
     def on(self, connection: Transport) -> Iterator[None]:
@@ -225,8 +271,12 @@ class Waiting:
                 self._connections.remove(connection)
 
     def end(self) -> None:
+        self._over = True
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Have those who wait now notice that their connections are lost."""
         with self._lock:
-            self._over = True
             for connection in self._connections:
                 connection.hang_up()
 

@@ -19,6 +19,7 @@ class Forwarder:
         self.delay_s = 0.0
         self.loss = 0.0
         self.broken_by = b""
+        self._connections = self._silent = 0  # how many there were, and how many of them are silent
         self._chance = chance
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -32,6 +33,10 @@ class Forwarder:
         self._to[port] = to_port
         asyncio.run_coroutine_threadsafe(self._serve(port), self._loop).result(10)
 
+    def fall_silent(self) -> None:
+        """Drop what comes on connections that there are now, which stay established. New ones are forwarded."""
+        self._silent = self._connections
+
     async def _serve(self, port: int) -> None:
         self._listeners.append(
             await asyncio.start_server(lambda reader, writer: self._connected(port, reader, writer), "127.0.0.1", port)
@@ -43,7 +48,9 @@ class Forwarder:
         except OSError:
             writer.close()
             return
-        ways = [asyncio.ensure_future(self._pass_on(reader, to)), asyncio.ensure_future(self._pass_on(there, writer))]
+        self._connections += 1
+        number = self._connections
+        ways = [asyncio.ensure_future(self._pass_on(number, *way)) for way in ((reader, to), (there, writer))]
         self._ways.update(ways)
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         self._ways.difference_update(ways)
@@ -52,9 +59,11 @@ class Forwarder:
         for end in (writer, to):
             end.transport.abort()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(CHUNK_BYTES):
+                if number <= self._silent:
+                    continue
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s * self._chance.random())
                 if self._chance.random() < self.loss:
@@ -64,6 +73,8 @@ class Forwarder:
                     return
                 writer.write(data)
                 await writer.drain()
+        while number <= self._silent:
+            await asyncio.Event().wait()  # nor is it passed on that one end is gone
 
     async def _cut(self) -> None:
         """End all connections, and take no more."""

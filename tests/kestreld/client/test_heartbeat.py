@@ -3,7 +3,7 @@
 import threading
 from itertools import islice
 
-from kestreld.client.heartbeat import Heartbeat, pauses_ms
+from kestreld.client.heartbeat import ThreadHeartbeat, pauses_ms
 from tests.support.forking import in_child
 
 
@@ -20,7 +20,7 @@ def test_it_beats_until_it_is_told_that_no_further_beat_is_due() -> None:
             over.set()
         return pause_s
 
-    with Heartbeat("heartbeat of a test", beat):
+    with ThreadHeartbeat("heartbeat of a test", beat):
         assert over.wait(60)
     assert next(pauses, "all") == "all"
 
@@ -33,7 +33,7 @@ def test_a_child_that_is_forked_during_a_beat_does_not_wait_for_it() -> None:
         goes_on.wait()
         return None
 
-    with Heartbeat("heartbeat of a test", beat) as heartbeat:
+    with ThreadHeartbeat("heartbeat of a test", beat) as heartbeat:
         assert beating.wait(60)
         assert in_child(heartbeat.stop) is None
         goes_on.set()

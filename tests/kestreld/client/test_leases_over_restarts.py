@@ -14,6 +14,7 @@ import pytest
 
 from kestreld.client import ClusterLease, ClusterQueue, ConnectionLost, KestrelCluster, ServersAway
 from kestreld.client import lease_calls as lease_module
+from kestreld.client.server import Server
 from kestreld.errors import LeaseLost
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.forwarder import Forwarder
@@ -92,8 +93,8 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def has_heartbeat(lease: str) -> bool:
-    return any(lease in thread.name for thread in threading.enumerate())
+def is_kept(lease: int, server: Server) -> bool:
+    return any(one.token == lease for kept in server.keeper._calls._kept if (one := kept.lease()) is not None)
 
 
 # Over a restart
@@ -188,7 +189,7 @@ def test_a_lease_whose_server_stays_away_is_given_up_when_its_time_is_over(
     acts = (
         daemon.kill,
         lambda: until(lambda: lease.is_lost, "the end of the lease"),
-        lambda: until(lambda: not has_heartbeat(str(lease.token)), "the end of its heartbeat"),
+        lambda: until(lambda: not is_kept(lease.token, lease._calls.server), "the end of its heartbeat"),
     )
     with pytest.raises(LeaseLost, match="was over before the item could be confirmed: no kestreld at") as lost:
         in_block(lease, *acts)
@@ -300,10 +301,10 @@ def test_a_lease_that_nobody_has_any_longer_is_not_kept_alive_by_its_heartbeat(l
         queue = cluster.queue("dropped")
         queue.put(b"job")
         lease = leased(queue, LONG_S, heartbeat=True).__enter__()
-        token, weakly = str(lease.token), ref(lease)
-        assert has_heartbeat(token)
+        token, server, weakly = lease.token, lease._calls.server, ref(lease)
+        assert is_kept(token, server)
         del lease
-        until(lambda: weakly() is None and not has_heartbeat(token), "the end of the lease and of its heartbeat")
+        until(lambda: weakly() is None and not server.keeper._calls._kept, "the end of the lease and of its heartbeat")
 
 
 def test_an_item_that_was_waited_for_is_extended_at_once(lasting: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
