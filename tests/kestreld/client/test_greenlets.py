@@ -14,6 +14,7 @@ from tests.support.certificates import Authority
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.process import environment
 
+ROOT: Final = Path(__file__).parents[3]
 LEASE_S: Final = 0.4
 PATCHES: Final = {
     "gevent": "from gevent import monkey; monkey.patch_all(); from gevent import spawn, sleep",
@@ -76,7 +77,7 @@ def test_a_greenlet_that_computes_for_three_lease_times_keeps_its_lease(
             stdout=subprocess.PIPE,
             text=True,
             env=environment(),
-            cwd=Path(__file__).parents[3],
+            cwd=ROOT,
         ) as program,
     ):
         assert program.stdin is not None

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,10 +32,12 @@ from tests.support.forking import in_child
 from tests.support.forwarder import Forwarder
 from tests.support.interrupting import interrupted_at
 from tests.support.ports import free_port
+from tests.support.process import environment
 from tests.support.waiting import PATIENCE_S, until
 
 LONG_S: Final = 3600.0
 SHORT_S: Final = 0.3
+ROOT: Final = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -476,31 +480,32 @@ def test_silence_is_noticed_within_a_few_seconds(daemon: Daemon, forwarder: Forw
 
 
 def interrupt_everywhere(cluster: KestrelCluster, queue: ClusterQueue, step: int) -> int:
-    """Have an exception at each place of a block in turn: nothing is kept, and the item is done or there again."""
-    at = 1
+    """Have an exception at each place of the way into a block in turn: nothing is kept then, and the item is there
+    again. How many places.
+    """
+    at = 2  # at the first, it is still the caller's
     while True:
         queue.put(b"x")
         lease = leased(queue)
-
-        def block() -> None:
-            with lease:  # noqa: B023
-                pass
-
-        found = interrupted_at(at, block)
-        assert kept(cluster) == 0, found
+        found = interrupted_at(at, lease.__enter__)
         if found is None:
+            lease.__exit__(None, None, None)
             return at
-        if not lease._calls.is_ended:
-            lease.give_back()
-        assert counter(queue, "leased") == 0, found
-        queue.flush()
+        assert kept(cluster) == 0, found
+        assert queue.get() == b"x", found
         at += step
 
 
-def test_a_block_that_is_interrupted_leaves_no_heartbeat(cluster: KestrelCluster, queue: ClusterQueue) -> None:
-    assert interrupt_everywhere(cluster, queue, 17) > 100
+def test_who_is_interrupted_on_the_way_into_a_block_leaves_no_heartbeat(
+    cluster: KestrelCluster, queue: ClusterQueue
+) -> None:
+    assert interrupt_everywhere(cluster, queue, 3) > 10
 
 
-@pytest.mark.long
-def test_a_block_that_is_interrupted_anywhere_leaves_no_heartbeat(cluster: KestrelCluster, queue: ClusterQueue) -> None:
-    interrupt_everywhere(cluster, queue, 1)
+@pytest.mark.parametrize("alarms", [100, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.timeout(600)
+def test_interruptions_anywhere_lose_no_item_and_hold_none(daemon: Daemon, alarms: int) -> None:
+    command = [sys.executable, "-m", "tests.support.lease_alarms", daemon.address, str(alarms)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment())
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
