@@ -9,10 +9,11 @@ from kestrelctl.items.delivering import KEEP_ALIVE_S, how_it_ended, run_command
 from kestrelctl.items.framing import Framing, frame
 from kestrelctl.shell.exit_codes import ExitCode, Failure, Interrupted
 from kestrelctl.shell.output import remark, say, wait_until_read, write_data
+from kestreld.client.absence import now_ms
 from kestreld.client.blocks import text
 from kestreld.client.lease import ClusterLease
 from kestreld.client.lease_calls import UNSURE
-from kestreld.client.server import Server, now_ms
+from kestreld.client.server import Server
 from kestreld.errors import KestrelError
 
 if TYPE_CHECKING:

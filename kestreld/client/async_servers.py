@@ -2,20 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from random import Random
 from typing import Any, Final, TypeVar
 
+from kestreld.client.absence import Absence, now_ms
 from kestreld.client.access import Login
 from kestreld.client.async_keeper import AsyncKeeper
 from kestreld.client.async_transport import AsyncTransport
 from kestreld.client.blocks import text
 from kestreld.client.calls import carry_out_in_loop
 from kestreld.client.keeper_calls import PING, PING_ANSWER_MS, PING_MS, Alive, is_silence
-from kestreld.client.pool_calls import Ask, Take, now_ms, talking
+from kestreld.client.pool_calls import Ask, Take, talking
 from kestreld.client.queue_talks import Answer, QueueTalks, Request, Talk
 from kestreld.client.replies import ReplyParser, UnparsableReply
-from kestreld.client.server import DELAY_MS, DELAY_MS_MAX, IDLE_MAX, absence_of
+from kestreld.client.server import IDLE_MAX
 from kestreld.errors import ConnectionLost, KestrelError, ServersAway, ServerUnfit, UnexpectedReply
 
 T = TypeVar("T")
@@ -61,15 +62,12 @@ class AsyncServer:
         self.address = address
         self._login = login
         self._timeout_ms = timeout_ms
-        self._chance = chance
         self._is_closed = False
         self._idle: list[AsyncQueueConnection] = []
         self._waiting: set[AsyncQueueConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()  # that give back what came for cancelled tasks
         self._trying: asyncio.Task[None] | None = None
-        self._problem: Callable[[], KestrelError] | None = None  # while it is left out
-        self._delay_ms = 0
-        self._next_try_at_ms = 0
+        self._absence = Absence(address, timeout_ms, chance)
         self.keeper = AsyncKeeper(
             address,
             self._connect,
@@ -82,7 +80,7 @@ class AsyncServer:
     @property
     def next_try_at_ms(self) -> int:
         """Time of the next try on the monotonic clock, ms; 0 = the server is not left out."""
-        return self._next_try_at_ms if self._problem is not None else 0
+        return self._absence.next_try_at_ms
 
     async def asked(self, step: Ask["AsyncServer"]) -> Any:
         """Return the outcome of a step. Raises ServersAway, ServerUnfit, or what the step raises."""
@@ -152,8 +150,8 @@ class AsyncServer:
             if connection.is_usable:
                 return connection
             connection.close()
-        if self._problem is not None and not is_urgent:
-            raise self._problem()
+        if not is_urgent and (absent := self._absence.problem()) is not None:
+            raise absent
         try:
             return await self._connect()
         except KestrelError as problem:
@@ -172,35 +170,26 @@ class AsyncServer:
 
     def _note(self, problem: KestrelError) -> None:
         """Note a failure. A server that does not answer, or refuses everything, is left out until a try succeeds."""
-        absence = absence_of(self.address, problem, self._timeout_ms)
-        if absence is None:
+        if not self._absence.is_due_to(problem):
             return
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
-        if self._problem is None and not self._is_closed:
-            self._problem, reason = absence
-            _log.warning("%s is away: %s", self.address, reason)
-            self._plan(DELAY_MS)
+        if not self._is_closed and self._absence.begin(problem):
             self._trying = asyncio.create_task(self._try_again(), name=f"trying {self.address}")
-
-    def _plan(self, delay_ms: int) -> None:
-        self._delay_ms = min(delay_ms, DELAY_MS_MAX)
-        # Clients that have lost it at the same moment come back at different ones.
-        self._next_try_at_ms = now_ms() + round(self._delay_ms * self._chance.uniform(0.5, 1))
 
     async def _try_again(self) -> None:
         """Try the server until it is back."""
-        while self._problem is not None:
-            await asyncio.sleep(max(self._next_try_at_ms - now_ms(), 0) / 1000)
+        while True:
+            await asyncio.sleep(max(self._absence.next_try_at_ms - now_ms(), 0) / 1000)
             try:
                 connection = await self._connect()
             except (ServersAway, ServerUnfit, ConnectionLost):
-                self._plan(2 * self._delay_ms)
-            else:
-                self._problem = None
-                self._idle.append(connection)
-                _log.info("%s is back", self.address)
+                self._absence.go_on()
+                continue
+            self._absence.end()
+            self._idle.append(connection)
+            return
 
     async def close(self) -> None:
         if self._tasks:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from kestreld import checks
+from kestreld.client.absence import now_ms
 from kestreld.client.calls import Pause
 from kestreld.client.heartbeat import pauses_ms
 from kestreld.client.items import OpenItem
-from kestreld.client.pool_calls import AnyServer, Ask, PoolCall, now_ms, talking
+from kestreld.client.pool_calls import AnyServer, Ask, PoolCall, talking
 from kestreld.client.queue_talks import QueueTalks, Talk
 from kestreld.errors import (
     ConnectionLost,

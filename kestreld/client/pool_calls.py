@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from kestreld.client.absence import now_ms
 from kestreld.client.calls import Call, Pause
 from kestreld.client.items import preference
 from kestreld.client.queue_talks import QueueTalks, Talk
-from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, ServersAway, ServerUnfit
 
 T = TypeVar("T")
@@ -23,11 +23,6 @@ WAIT_ALONE_MS: Final = 10_000
 PAUSE_MS: Final = 20  # before servers that hang up at once are asked again
 
 _log: Final = logging.getLogger("kestreld.client")
-
-
-def now_ms() -> int:
-    """Return the time on the monotonic clock, ms."""
-    return Clock().monotonic_ms
 
 
 class AnyServer(Protocol):

@@ -4,9 +4,10 @@ from random import SystemRandom
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kestreld import checks
+from kestreld.client.absence import now_ms
 from kestreld.client.items import EXPIRY_RELATIVE_S_MAX, OpenItem
 from kestreld.client.lease_calls import SPAN_MS_MAX, lease_span_ms
-from kestreld.client.pool_calls import AnyServer, Ask, Open, PoolCall, PoolCalls, Take, now_ms, talking
+from kestreld.client.pool_calls import AnyServer, Ask, Open, PoolCall, PoolCalls, Take, talking
 from kestreld.client.queue_talks import QueueTalks, Talk, queue_key, sendable
 from kestreld.clock import Clock
 from kestreld.errors import InvalidValue, ServersAway

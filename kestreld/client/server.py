@@ -3,34 +3,26 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from random import Random
 from threading import Event, Lock, Thread
 from typing import Final, TypeVar
 from weakref import WeakMethod, ref
 
+from kestreld.client.absence import Absence, now_ms
 from kestreld.client.access import Login
 from kestreld.client.connection import ClientConnection
 from kestreld.client.keeper import Keeper
 from kestreld.client.keeper_calls import PING, PING_ANSWER_MS, PING_MS, Alive, is_silence
 from kestreld.client.transport import Transport
 from kestreld.client.unpatched import is_patched, original
-from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, KestrelError, ServerRefused, ServersAway, ServerUnfit
 from kestreld.forks import restart_in_child
 
 T = TypeVar("T")
 
 IDLE_MAX: Final = 256  # free connections beyond these are closed
-DELAY_MS: Final = 100  # before the second attempt; it doubles with each
-DELAY_MS_MAX: Final = 5000
 
 _log: Final = logging.getLogger("kestreld.client")
-
-
-def now_ms() -> int:
-    """Return the time on the monotonic clock, ms."""
-    return Clock().monotonic_ms
 
 
 def event_in_child(event: Event) -> Event:
@@ -39,19 +31,6 @@ def event_in_child(event: Event) -> Event:
     if event.is_set():
         own.set()
     return own
-
-
-def absence_of(address: str, problem: KestrelError, timeout_ms: int) -> tuple[Callable[[], KestrelError], str] | None:
-    """Return what to raise while a server is left out, and why, if a failure means that it is; else None."""
-    if isinstance(problem, ServersAway):
-        reason = problem.reasons[address]
-        return partial(ServersAway, problem.reasons), reason
-    if isinstance(problem, ConnectionLost) and isinstance(problem.__cause__, TimeoutError):
-        reason = f"no answer within {timeout_ms} ms"
-        return partial(ServersAway, {address: reason}), reason
-    if isinstance(problem, ServerUnfit) and not problem.is_of_queue:
-        return partial(ServerUnfit, address, problem.reason), problem.reason
-    return None
 
 
 class Server:
@@ -90,14 +69,12 @@ class Server:
         self._over = Event()  # ends the thread that tries the server
         self._idle: list[ClientConnection] = []
         self._waiting.after_fork()
-        self._problem: Callable[[], KestrelError] | None = None  # while it is left out
-        self._delay_ms = 0
-        self._next_try_at_ms = 0
+        self._absence = Absence(self.address, self._timeout_ms, self._chance)
 
     @property
     def next_try_at_ms(self) -> int:
         """Time of the next try on the monotonic clock, ms; 0 = the server is not left out."""
-        return self._next_try_at_ms if self._problem is not None else 0
+        return self._absence.next_try_at_ms
 
     def connection(self, *, is_urgent: bool = False) -> ClientConnection:
         """Return a connection that nobody else uses: give it back, or close it. Raises ServersAway or ServerUnfit.
@@ -110,22 +87,22 @@ class Server:
                 if connection.is_usable:
                     return connection
                 connection.close()
-            if self._problem is not None and not is_urgent:
-                raise self._problem()
+            if not is_urgent and (absent := self._absence.problem()) is not None:
+                raise absent
         connection = ClientConnection(self.address, self._login, self._timeout_ms)
         try:
             connection.connect()
             return connection
         except KestrelError as problem:
-            if (absence := absence_of(self.address, problem, self._timeout_ms)) is not None:
-                self._leave_out(*absence)
+            self.note(problem)
             raise
 
     def note(self, problem: KestrelError) -> None:
         """Note a failed command. A server that does not answer, or refuses everything, is left out."""
-        if (absence := absence_of(self.address, problem, self._timeout_ms)) is not None:
-            self._leave_out(*absence)
-            self._close_idle()
+        if not self._absence.is_due_to(problem):
+            return
+        self._close_idle()
+        self._leave_out(problem)
 
     def _note_of_keeper(self, problem: KestrelError) -> None:
         """Note that the keeper has got no answer. If the server is silent, its other connections lead nowhere, too."""
@@ -136,20 +113,19 @@ class Server:
                 connection.hang_up()
             self._waiting.hang_up()
 
-    def _leave_out(self, problem: Callable[[], KestrelError], reason: str) -> None:
+    def _leave_out(self, problem: KestrelError) -> None:
         """Leave the server out until it answers a thread that tries it: no operation waits for that."""
-        with self._lock:
-            if self._closed or self._problem is not None:
-                return
-            self._problem = problem
-            _log.warning("%s is away: %s", self.address, reason)
-            self._plan(DELAY_MS)
+        is_tried = False
+        try:
+            with self._lock:
+                if self._closed or not self._absence.begin(problem):
+                    is_tried = True
+                    return
             Thread(target=_try_again, args=(ref(self), self._over), name=f"trying {self.address}", daemon=True).start()
-
-    def _plan(self, delay_ms: int) -> None:
-        self._delay_ms = min(delay_ms, DELAY_MS_MAX)
-        # Clients that have lost it at the same moment come back at different ones.
-        self._next_try_at_ms = now_ms() + round(self._delay_ms * self._chance.uniform(0.5, 1))
+            is_tried = True
+        finally:
+            if not is_tried:
+                self._absence.end()
 
     def is_back(self) -> bool:
         """Try the server. If it is not back, plan the next try at a longer interval."""
@@ -159,13 +135,12 @@ class Server:
             connection.server_version()
         except (ServersAway, ServerUnfit, ConnectionLost):
             with self._lock:
-                self._plan(2 * self._delay_ms)
+                self._absence.go_on()
             return False
         except ServerRefused:  # it refuses to tell its version, but it answers
             pass
         with self._lock:
-            self._problem = None
-        _log.info("%s is back", self.address)
+            self._absence.end()
         if connection.is_connected:
             self.give_back(connection)
         return True

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from threading import Event, Lock
 from typing import Final, TypeVar
 
+from kestreld.client.absence import now_ms
 from kestreld.client.access import Login
 from kestreld.client.connection import ClientConnection
-from kestreld.client.server import Server, event_in_child, now_ms
+from kestreld.client.server import Server, event_in_child
 from kestreld.errors import ServersAway, SpoolLocked, SpoolUnusable
 from kestreld.files import FileLayer
 from kestreld.forks import restart_in_child
