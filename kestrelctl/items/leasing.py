@@ -12,7 +12,7 @@ from kestrelctl.shell.output import remark, say, wait_until_read, write_data
 from kestreld.client.absence import now_ms
 from kestreld.client.blocks import text
 from kestreld.client.lease import ClusterLease
-from kestreld.client.lease_calls import UNSURE
+from kestreld.client.lease_calls import UNSURE, LeaseCalls
 from kestreld.client.server import Server
 from kestreld.errors import KestrelError
 
@@ -45,7 +45,8 @@ def take_leases(
             if item is None:
                 return None
             place = (servers[client.address], queue, text(queue))
-            return client, ClusterLease(*place, item, lease_ms, sent_at_ms, was_waited_for=turn_ms > 0)
+            calls = LeaseCalls(*place, item, lease_ms, sent_at_ms, was_waited_for=turn_ms > 0)
+            return client, ClusterLease(calls)
 
         while (limit is None or taken < limit) and (found := fleet.first(lease_at, wait_ms)) is not None:
             client, lease = found[1]

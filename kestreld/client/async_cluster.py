@@ -13,7 +13,7 @@ from kestreld.client.calls import Pause, carry_out_in_loop, documented
 from kestreld.client.cluster_face import ClusterFace
 from kestreld.client.keeper_calls import Alive, Kept
 from kestreld.client.lease_calls import SPAN_MS_MAX, LeaseCalls, LeaseFace, lease_span_ms
-from kestreld.client.pool_calls import PoolCall, PoolCalls, Step, talking
+from kestreld.client.pool_calls import PoolCall, Step, talking
 from kestreld.client.queue_calls import QueueCalls
 
 P = ParamSpec("P")
@@ -27,31 +27,11 @@ class AsyncKestrelCluster(ClusterFace):
     A task that is cancelled while it waits for an item takes none along: what comes for it nevertheless is given back.
     """
 
-    def _begin(
-        self,
-        addresses: list[str],
-        login: Login,
-        timeout_ms: int,
-        chance: Random,
-        alive: Alive | None,
-        *,
-        is_ours: bool,
-    ) -> None:
-        servers = [AsyncServer(address, login, timeout_ms, chance, alive) for address in addresses]
-        self._calls = PoolCalls(servers, self._patience_ms, chance)
+    def _server(self, address: str, login: Login, timeout_ms: int, chance: Random, alive: Alive | None) -> AsyncServer:
+        return AsyncServer(address, login, timeout_ms, chance, alive)
+
+    def _begin(self, chance: Random, *, is_ours: bool) -> None:
         self._closed = asyncio.Event()
-
-    @property
-    def patience_ms(self) -> int:
-        return self._calls.patience_ms
-
-    @patience_ms.setter
-    def patience_ms(self, patience_ms: int) -> None:
-        self._calls.patience_ms = patience_ms
-
-    @property
-    def is_closed(self) -> bool:
-        return self._calls.is_closed()
 
     async def close(self) -> None:
         """Close all connections, once what came for cancelled tasks is given back. Reads that wait return None."""
@@ -132,14 +112,8 @@ class AsyncClusterQueue:
         With `heartbeat` a task extends the lease while its `async with` block lasts.
         """
         checks.switch(heartbeat, "heartbeat")
-        leased = await self._carry_out(self._calls.lease(seconds, wait_ms, timeout, by))
-        if leased is None:
-            return None
-        server, opened, lease_ms, sent_at_ms, was_waited_for = leased
-        calls = LeaseCalls(
-            server, self._calls.key, self.name, opened, lease_ms, sent_at_ms, was_waited_for=was_waited_for
-        )
-        return AsyncClusterLease(calls, has_heartbeat=heartbeat)
+        found = await self._carry_out(self._calls.lease(seconds, wait_ms, timeout, by))
+        return None if found is None else AsyncClusterLease(found, has_heartbeat=heartbeat)
 
 
 class AsyncClusterLease(LeaseFace[AsyncServer]):

@@ -16,33 +16,15 @@ class KestrelCluster(ClusterFace):
     """A client of kestrelds. Threads may share it, and so may forked processes: each has connections of its own.
 
     Servers that are away are skipped and tried again, at longer and longer intervals. Every operation raises
-    ServersAway once all servers have been away for `patience_ms`; a read also raises it when its own wait is over.
+    ServersAway once all servers have been away for `patience_ms`, or for `outage_s` if it holds or waits for something;
+    a read also raises it when its own wait is over.
     """
 
-    def _begin(
-        self,
-        addresses: list[str],
-        login: Login,
-        timeout_ms: int,
-        chance: Random,
-        alive: Alive | None,
-        *,
-        is_ours: bool,
-    ) -> None:
-        servers = [Server(address, login, timeout_ms, chance, alive) for address in addresses]
-        self._pool = ServerPool(servers, self._patience_ms, chance, is_chance_ours=is_ours)
+    def _server(self, address: str, login: Login, timeout_ms: int, chance: Random, alive: Alive | None) -> Server:
+        return Server(address, login, timeout_ms, chance, alive)
 
-    @property
-    def patience_ms(self) -> int:
-        return self._pool.calls.patience_ms
-
-    @patience_ms.setter
-    def patience_ms(self, patience_ms: int) -> None:
-        self._pool.calls.patience_ms = patience_ms
-
-    @property
-    def is_closed(self) -> bool:
-        return self._pool.is_closed
+    def _begin(self, chance: Random, *, is_ours: bool) -> None:
+        self._pool = ServerPool(self._calls, chance, is_chance_ours=is_ours)
 
     def close(self) -> None:
         """Close all connections. Reads that wait return None; open reads can still be confirmed."""

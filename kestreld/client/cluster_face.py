@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 from random import Random
+from typing import Any
 
 from kestreld import checks
 from kestreld.client.access import Login, checked_addresses, checked_login
 from kestreld.client.keeper_calls import Alive
+from kestreld.client.pool_calls import PATIENCE_MS, PoolCalls
 
 
 class ClusterFace:
@@ -22,17 +24,21 @@ class ClusterFace:
         cert: str = "",
         key: str = "",
         timeout_ms: int = 5000,
-        patience_ms: int = 5000,
+        patience_ms: int = PATIENCE_MS,
+        outage_s: float | None = None,
         chance: Random | None = None,
         alive: Alive | None = None,
     ) -> None:
         """`servers`: HOST:PORT, tls:HOST:PORT or unix:/PATH each. Does not connect yet.
 
         `alive` is asked before leases with a heartbeat are extended: as long as it does not return True they are not.
+        An operation goes on for `patience_ms` while no server can be reached, and for `outage_s` seconds, 60 unless
+        one of the two is given, if it holds or waits for something.
 
         Raises ValueError for an invalid address, OSError for certificate files that cannot be used.
         """
         patience_ms = checks.span_ms(patience_ms, "patience_ms")
+        outage_ms = None if outage_s is None else round(checks.span_s(outage_s, "outage_s") * 1000)
         login = checked_login(user, password, tls=tls, ca=ca, cert=cert, key=key)
         checks.whole(timeout_ms, "timeout_ms", 1)
         if chance is not None:
@@ -40,19 +46,27 @@ class ClusterFace:
         if alive is not None:
             checks.function(alive, "alive")
         addresses = checked_addresses(servers, login, "servers")
-        self._patience_ms = patience_ms
         own = chance if chance is not None else Random()
-        self._begin(addresses, login, timeout_ms, own, alive, is_ours=chance is None)
+        servers = [self._server(address, login, timeout_ms, own, alive) for address in addresses]
+        self._calls: PoolCalls[Any] = PoolCalls(servers, patience_ms, outage_ms, own)
+        self._begin(own, is_ours=chance is None)
 
-    def _begin(
-        self,
-        addresses: list[str],
-        login: Login,
-        timeout_ms: int,
-        chance: Random,
-        alive: Alive | None,
-        *,
-        is_ours: bool,
-    ) -> None:
+    def _server(self, address: str, login: Login, timeout_ms: int, chance: Random, alive: Alive | None) -> Any:
+        """Make what stands for a server."""
+        raise NotImplementedError
+
+    def _begin(self, chance: Random, *, is_ours: bool) -> None:
         """Make what carries out the calls. `is_ours`: the generator was not given by the caller."""
         raise NotImplementedError
+
+    @property
+    def patience_ms(self) -> int:
+        return self._calls.patience_ms
+
+    @patience_ms.setter
+    def patience_ms(self, patience_ms: int) -> None:
+        self._calls.patience_ms = patience_ms
+
+    @property
+    def is_closed(self) -> bool:
+        return self._calls.is_closed()

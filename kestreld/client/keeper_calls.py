@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from weakref import ref
 
+from kestreld.client.absence import now_ms
 from kestreld.client.calls import Call, Pause
-from kestreld.client.pool_calls import now_ms
 from kestreld.client.queue_talks import Answer, QueueTalks, Talk
 from kestreld.errors import ConnectionLost, HolderSilent, KestrelError, ServersAway
 

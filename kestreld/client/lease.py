@@ -7,7 +7,6 @@ from typing import Self, TypeVar
 from kestreld import checks
 from kestreld.client.calls import Pause, carry_out
 from kestreld.client.heartbeat import Heartbeat
-from kestreld.client.items import OpenItem
 from kestreld.client.keeper_calls import Kept
 from kestreld.client.lease_calls import SPAN_MS_MAX, LeaseCalls, LeaseFace, lease_span_ms
 from kestreld.client.pool_calls import PoolCall, Step
@@ -35,8 +34,9 @@ class ClusterLease(LeaseFace[Server]):
 
     These three, and `extend`, do nothing and return False if the lease is over and somebody else has the item, or if
     the item is done. They go to the server of the item. While that is away, does not answer, or cannot write its
-    journal, they are repeated over new connections until the time of the lease is over; then they raise ServersAway,
-    ConnectionLost or ServerUnfit. Each is sent once at least. `is_unsure` is True after one of the three was not
+    journal, they are repeated over new connections, for the cluster's `outage_s` or until the time of the lease is
+    over, whichever is later; then they raise ServersAway, ConnectionLost or ServerUnfit. Each is sent once at least.
+    `is_unsure` is True after one of the three was not
     answered, until one is answered with True: if they are False meanwhile, the first has been carried out, or the item
     is lost.
 
@@ -45,20 +45,8 @@ class ClusterLease(LeaseFace[Server]):
     three times in each of its spans while the block lasts.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        key: bytes,
-        name: str,
-        opened: OpenItem,
-        lease_ms: int,
-        sent_at_ms: int,
-        *,
-        heartbeat: bool = False,
-        was_waited_for: bool = False,
-    ) -> None:
-        """The parameters are those of LeaseCalls."""
-        super().__init__(LeaseCalls(server, key, name, opened, lease_ms, sent_at_ms, was_waited_for=was_waited_for))
+    def __init__(self, calls: LeaseCalls[Server], *, heartbeat: bool = False) -> None:
+        super().__init__(calls)
         self._has_heartbeat = heartbeat
         self._heartbeat: Heartbeat | None = None
 

@@ -12,7 +12,7 @@ from kestreld.client.absence import now_ms
 from kestreld.client.calls import Pause
 from kestreld.client.heartbeat import pauses_ms
 from kestreld.client.items import OpenItem
-from kestreld.client.pool_calls import AnyServer, Ask, PoolCall, talking
+from kestreld.client.pool_calls import PAUSE_MS, AnyServer, Ask, PoolCall, talking
 from kestreld.client.queue_talks import QueueTalks, Talk
 from kestreld.errors import (
     ConnectionLost,
@@ -45,11 +45,13 @@ class LeaseCalls(Generic[S]):
         sent_at_ms: int,
         *,
         was_waited_for: bool = False,
+        outage_ms: int = 0,
     ) -> None:
         """`sent_at_ms`: the time on the monotonic clock just before the request was sent.
 
         Of an item that was waited for longer than for a beat, it is too early: the lease is counted from now, and as
-        the server has counted since a little earlier, the first beat is due at once.
+        the server has counted since a little earlier, the first beat is due at once. `outage_ms`: for how long each
+        call goes on through an outage, also beyond the time of the lease, as a restarted server lets leases go on.
         """
         self.item = opened.data
         self.token = opened.id
@@ -62,7 +64,8 @@ class LeaseCalls(Generic[S]):
         came_at_ms = now_ms()
         self.is_late = was_waited_for and came_at_ms - sent_at_ms > lease_ms // BEATS  # the first beat is due
         self.until_ms = (came_at_ms if self.is_late else sent_at_ms) + lease_ms  # by our clock
-        self._pauses_ms = pauses_ms()  # between beats that fail
+        self._outage_ms = outage_ms
+        self._beating: Perseverance | None = None  # while beats fail
         self._is_gone = False  # the server has said that it does not know the token
 
     @property
@@ -86,7 +89,7 @@ class LeaseCalls(Generic[S]):
         return self._end(lambda talks: talks.give_back(self._key, self.token), repeats=False)
 
     def _end(self, talk_of: Callable[[QueueTalks], Talk[bool]], *, repeats: bool = True) -> PoolCall[S, bool]:
-        def attempt() -> PoolCall[S, bool]:
+        def attempt() -> "PoolCall[S, bool]":
             try:
                 is_good: bool = yield Ask(self.server, talking(talk_of), is_urgent=True)
             except KestrelError as problem:
@@ -151,16 +154,18 @@ class LeaseCalls(Generic[S]):
         return is_good
 
     def _repeated(self, attempt: Callable[[], PoolCall[S, bool]], *, repeats: bool = True) -> PoolCall[S, bool]:
-        """Return the server's answer, if need be after asking again until the time of the lease is over."""
-        pauses = pauses_ms()
+        """Return the server's answer, if need be after asking again: see Perseverance."""
+        persevering: Perseverance | None = None
         while True:
             try:
                 return (yield from attempt())
             except KestrelError as problem:
-                left_ms = self.until_ms - now_ms()
-                if not repeats or left_ms <= 0 or not _may_pass(problem):
+                if not repeats or not _may_pass(problem):
                     raise
-            yield Pause(min(next(pauses), left_ms) / 1000)
+                persevering = persevering or Perseverance(self._outage_ms)
+                if (pause_ms := persevering.pause_ms(self.until_ms, self.server)) is None:
+                    raise
+            yield Pause(pause_ms / 1000)
 
     # The heartbeat
 
@@ -178,13 +183,34 @@ class LeaseCalls(Generic[S]):
         try:
             is_good = yield from self._extended(talks, self._lease_ms)
         except KestrelError as problem:
-            left_ms = self.until_ms - now_ms()
-            if left_ms > 0:
-                return min(next(self._pauses_ms), left_ms)
+            self._beating = self._beating or Perseverance(self._outage_ms)
+            if (pause_ms := self._beating.pause_ms(self.until_ms, self.server)) is not None:
+                return pause_ms
             _log.warning("%s: the lease %d is over and was not extended: %s", self.name, self.token, problem)
             return None
-        self.is_late, self._pauses_ms = False, pauses_ms()
+        self.is_late, self._beating = False, None
         return self.next_beat_ms() if is_good else None
+
+
+class Perseverance:
+    """How long one call for a lease is repeated, from its first failure on: for the time of an outage, or until the
+    lease is over by our clock, whichever is later.
+    """
+
+    def __init__(self, outage_ms: int) -> None:
+        self._end_ms = now_ms() + outage_ms
+        self._pauses_ms = pauses_ms()
+
+    def pause_ms(self, until_ms: int, server: AnyServer) -> int | None:
+        """Return the time until the next attempt, if there may be one, for a lease that is over at `until_ms`."""
+        now, next_try_at_ms = now_ms(), server.next_try_at_ms
+        left_ms = max(until_ms, self._end_ms) - now
+        if left_ms <= 0:
+            return None
+        pause_ms = next(self._pauses_ms)
+        if next_try_at_ms > now:  # it may be back then: the rest of a whole pause would be too long
+            pause_ms = min(pause_ms, next_try_at_ms + PAUSE_MS - now)
+        return min(pause_ms, left_ms)
 
 
 class LeaseFace(Generic[S]):

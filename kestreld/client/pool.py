@@ -1,6 +1,5 @@
 """A pool of independent servers for threads: carries out what pool_calls.py says is to be done with them."""
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from random import Random
 from threading import Event
@@ -18,8 +17,8 @@ T = TypeVar("T")
 class ServerPool:
     """Servers that are used as one. Threads may share it, and so may forked processes."""
 
-    def __init__(self, servers: Sequence[Server], patience_ms: int, chance: Random, *, is_chance_ours: bool) -> None:
-        self.calls = PoolCalls(servers, patience_ms, chance)
+    def __init__(self, calls: PoolCalls[Server], chance: Random, *, is_chance_ours: bool) -> None:
+        self.calls = calls
         self._chance = chance
         self._is_chance_ours = is_chance_ours
         self._closed = Event()
@@ -30,10 +29,6 @@ class ServerPool:
         self._closed = event_in_child(self._closed)
         if self._is_chance_ours:
             self._chance.seed()
-
-    @property
-    def is_closed(self) -> bool:
-        return self.calls.is_closed()
 
     def close(self) -> None:
         """Close all connections. Reads that wait return None; open reads can still be confirmed."""

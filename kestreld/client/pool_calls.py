@@ -21,6 +21,8 @@ WAIT_TURN_MS: Final = 250
 WAIT_ROUND_MS: Final = 1000
 WAIT_ALONE_MS: Final = 10_000
 PAUSE_MS: Final = 20  # before servers that hang up at once are asked again
+PATIENCE_MS: Final = 5000
+OUTAGE_MS: Final = 60_000
 
 _log: Final = logging.getLogger("kestreld.client")
 
@@ -80,12 +82,25 @@ PoolCall = Call[Step[S], T]
 class PoolCalls(Generic[S]):
     """What can be asked of servers that are used as one."""
 
-    def __init__(self, servers: Sequence[S], patience_ms: int, chance: Random) -> None:
+    def __init__(self, servers: Sequence[S], patience_ms: int, outage_ms: int | None, chance: Random) -> None:
+        """`outage_ms` None = OUTAGE_MS, or what was chosen as patience if that was chosen."""
         self.servers = servers
         self.patience_ms = patience_ms
+        self._outage_ms = outage_ms
         self._is_closed = False
         self._chance = chance
         self._without: dict[str, str] = {}  # server with a stopped queue -> reason that was last logged
+
+    @property
+    def outage_ms(self) -> int:
+        """For how long an operation that holds or waits for something goes on through an outage.
+
+        The longer one of what was chosen; a patience that is the default one was not.
+        """
+        outage_ms = self._outage_ms
+        if self.patience_ms == PATIENCE_MS:
+            return OUTAGE_MS if outage_ms is None else outage_ms
+        return self.patience_ms if outage_ms is None else max(outage_ms, self.patience_ms)
 
     def close(self) -> None:
         """Have calls end at the next step: reads find nothing, all others raise ServersAway."""
@@ -99,7 +114,7 @@ class PoolCalls(Generic[S]):
 
         Raises ServersAway if no server can be reached.
         """
-        patience = Patience(self)
+        patience = Patience(self, self.patience_ms)
         while not self.is_closed():
             answers: dict[str, T] = {}
             reasons: dict[str, str] = {}
@@ -121,9 +136,9 @@ class PoolCalls(Generic[S]):
 
         With an `item_key`, put it on the first server that can be reached, in the order of this key. Raises ServersAway
         if the item was not put anywhere, ConnectionLost if it may have been: with `repeats`, which needs a key, only
-        after that server was asked again for as long as there is patience.
+        after that server was asked again for `outage_ms`.
         """
-        patience = Patience(self)
+        patience = Patience(self, self.outage_ms if repeats else self.patience_ms)
         lost: ConnectionLost | None = None
         where: list[S] = []  # once a server may have the item, no other is asked
         while not self.is_closed():
@@ -164,7 +179,7 @@ class PoolCalls(Generic[S]):
         forever. Raises ServersAway.
         """
         until_ms = None if wait_ms is None else now_ms() + wait_ms
-        patience, turn_ms = Patience(self, until_ms), 0
+        patience, turn_ms = Patience(self, self.outage_ms, until_ms), 0
         while not self.is_closed():
             reasons: dict[str, str] = {}
             refusals: dict[str, ServerUnfit] = {}
@@ -226,15 +241,16 @@ def reasons_of(refusals: dict[str, ServerUnfit]) -> dict[str, str]:
 class Patience:
     """Time for which one operation keeps asking while all servers are away."""
 
-    def __init__(self, pool: PoolCalls[Any], until_ms: int | None = None) -> None:
+    def __init__(self, pool: PoolCalls[Any], span_ms: int, until_ms: int | None = None) -> None:
         """`until_ms` is the latest end, on the monotonic clock."""
         self._pool = pool
+        self._span_ms = span_ms
         self._until_ms = until_ms
         self.renew()
 
     def renew(self) -> None:
         """Start again: a server has answered."""
-        self._end_ms = now_ms() + self._pool.patience_ms
+        self._end_ms = now_ms() + self._span_ms
         if self._until_ms is not None:
             self._end_ms = min(self._end_ms, self._until_ms)
 

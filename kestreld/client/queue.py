@@ -78,20 +78,8 @@ class ClusterQueue:
         and `/`. Older servers are not told. Raises ServerRefused for servers that know no leases.
         """
         checks.switch(heartbeat, "heartbeat")
-        leased = self._servers.carry_out(self._calls.lease(seconds, wait_ms, timeout, by))
-        if leased is None:
-            return None
-        server, opened, lease_ms, sent_at_ms, was_waited_for = leased
-        return ClusterLease(
-            server,
-            self._calls.key,
-            self.name,
-            opened,
-            lease_ms,
-            sent_at_ms,
-            heartbeat=heartbeat,
-            was_waited_for=was_waited_for,
-        )
+        found = self._servers.carry_out(self._calls.lease(seconds, wait_ms, timeout, by))
+        return None if found is None else ClusterLease(found, heartbeat=heartbeat)
 
     def __iter__(self) -> Iterator[bytes]:
         """Iterate over items forever, or until the cluster is closed. One is confirmed when the next is requested.

@@ -1,12 +1,12 @@
 """QueueCalls: what a client can do with one queue on several servers. See calls.py: nothing is sent from here."""
 
 from random import SystemRandom
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from kestreld import checks
 from kestreld.client.absence import now_ms
-from kestreld.client.items import EXPIRY_RELATIVE_S_MAX, OpenItem
-from kestreld.client.lease_calls import SPAN_MS_MAX, lease_span_ms
+from kestreld.client.items import EXPIRY_RELATIVE_S_MAX
+from kestreld.client.lease_calls import SPAN_MS_MAX, LeaseCalls, lease_span_ms
 from kestreld.client.pool_calls import AnyServer, Ask, Open, PoolCall, PoolCalls, Take, talking
 from kestreld.client.queue_talks import QueueTalks, Talk, queue_key, sendable
 from kestreld.clock import Clock
@@ -14,16 +14,6 @@ from kestreld.errors import InvalidValue, ServersAway
 
 S = TypeVar("S", bound=AnyServer)
 _drawn: Final = SystemRandom()  # no two clients draw the same key, whatever generator they were given
-
-
-class Leased(NamedTuple):
-    """An item that a server has leased to us; `sent_at_ms` is when it was asked for, on the monotonic clock."""
-
-    server: Any
-    opened: OpenItem
-    lease_ms: int
-    sent_at_ms: int
-    was_waited_for: bool
 
 
 class QueueCalls(Generic[S]):
@@ -50,7 +40,7 @@ class QueueCalls(Generic[S]):
 
         The item is not delivered before `delay` seconds from now. If a queue knows the `key`, the item counts as
         stored: the same key goes to the same server, as long as that can be reached. With `once` the put is repeated,
-        within `patience_ms`, where a server was lost before it had answered: the item is stored once, by its `key` or
+        within `outage_s`, where a server was lost before it had answered: the item is stored once, by its `key` or
         by one that is drawn for this call. Raises ServersAway, ServerRefused (also for servers that know no delays and
         keys), or ConnectionLost: then the item may or may not be stored.
         """
@@ -87,7 +77,7 @@ class QueueCalls(Generic[S]):
     def opened(self, kind: type[Open[S]], wait_ms: int | None) -> PoolCall[S, Any]:
         """Return the outcome of the first step of this kind that has one."""
 
-        def step_of(server: S, turn_ms: int) -> Open[S]:
+        def step_of(server: S, turn_ms: int) -> "Open[S]":
             fetch = talking(lambda talks: talks.fetch(self.key, b"/open", turn_ms))
             return kind(server, fetch, turn_ms, key=self.key)
 
@@ -96,23 +86,34 @@ class QueueCalls(Generic[S]):
     def peek(self, wait_ms: int | None = 0, *, timeout: float | None = None) -> PoolCall[S, bytes | None]:
         """Return a head item of any server without taking it. None if there is none."""
 
-        def step_of(server: S, turn_ms: int) -> Ask[S]:
+        def step_of(server: S, turn_ms: int) -> "Ask[S]":
             return Ask(server, talking(lambda talks: talks.fetch(self.key, b"/peek", turn_ms)), turn_ms)
 
         return self._pool.first(step_of, checked_wait(wait_ms, timeout))
 
     def lease(
         self, seconds: float, wait_ms: int | None, timeout: float | None, by: str | None
-    ) -> PoolCall[S, Leased | None]:
+    ) -> PoolCall[S, LeaseCalls[S] | None]:
         """Lease a head item of any server for some seconds."""
         lease_ms, holder = lease_span_ms(seconds), checks.holder(by, "by")
 
-        def step_of(server: S, turn_ms: int) -> Ask[S]:
-            def lease(talks: QueueTalks) -> Talk[Leased | None]:
+        def step_of(server: S, turn_ms: int) -> "Ask[S]":
+            def lease(talks: QueueTalks) -> "Talk[LeaseCalls[S] | None]":
                 yield from talks.need_leases(self.key)
                 sent_at_ms = now_ms()
                 opened = yield from talks.lease(self.key, lease_ms, turn_ms, holder)
-                return None if opened is None else Leased(server, opened, lease_ms, sent_at_ms, turn_ms > 0)
+                if opened is None:
+                    return None
+                return LeaseCalls(
+                    server,
+                    self.key,
+                    self.name,
+                    opened,
+                    lease_ms,
+                    sent_at_ms,
+                    was_waited_for=turn_ms > 0,
+                    outage_ms=self._pool.outage_ms,
+                )
 
             return Ask(server, talking(lease), turn_ms, leases_from=self.key)
 

@@ -48,6 +48,13 @@ def queue(cluster: KestrelCluster) -> ClusterQueue:
     return cluster.queue("work")
 
 
+@pytest.fixture
+def brief(daemon: Daemon) -> Iterator[ClusterQueue]:
+    """The same queue, for which an outage ends with the time of a lease."""
+    with KestrelCluster([daemon.address], outage_s=0) as cluster:
+        yield cluster.queue("work")
+
+
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One that no test stops."""
@@ -67,7 +74,7 @@ def behind(lasting: Daemon, forwarder: Forwarder, request: pytest.FixtureRequest
     """A queue of its own, behind the forwarder, with an item in it."""
     port = free_port()
     forwarder.forward(port, lasting.port)
-    with KestrelCluster([f"127.0.0.1:{port}"]) as cluster:
+    with KestrelCluster([f"127.0.0.1:{port}"], outage_s=0) as cluster:
         queue = cluster.queue(request.node.name.translate({ord("/"): "", ord(" "): ""}))
         queue.put(b"job")
         yield queue
@@ -182,10 +189,10 @@ def test_who_waits_goes_on_waiting_over_a_kill(
 
 
 def test_a_lease_whose_server_stays_away_is_given_up_when_its_time_is_over(
-    daemon: Daemon, queue: ClusterQueue, caplog: pytest.LogCaptureFixture
+    daemon: Daemon, brief: ClusterQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue.put(b"job")
-    lease = leased(queue, SHORT_S, heartbeat=True)
+    brief.put(b"job")
+    lease = leased(brief, SHORT_S, heartbeat=True)
     acts = (
         daemon.kill,
         lambda: until(lambda: lease.is_lost, "the end of the lease"),
@@ -197,9 +204,9 @@ def test_a_lease_whose_server_stays_away_is_given_up_when_its_time_is_over(
     assert "is over and was not extended" in caplog.text
 
 
-def test_a_confirm_is_repeated_until_the_time_of_its_lease_is_over(daemon: Daemon, queue: ClusterQueue) -> None:
-    queue.put(b"job")
-    lease = leased(queue, SHORT_S)
+def test_a_confirm_is_repeated_until_the_time_of_its_lease_is_over(daemon: Daemon, brief: ClusterQueue) -> None:
+    brief.put(b"job")
+    lease = leased(brief, SHORT_S)
     daemon.kill()
     with pytest.raises(ServersAway):
         lease.confirm()
@@ -211,11 +218,11 @@ def test_a_confirm_is_repeated_until_the_time_of_its_lease_is_over(daemon: Daemo
 
 
 def test_a_block_that_fails_raises_its_own_exception_though_the_server_is_away(
-    daemon: Daemon, queue: ClusterQueue, caplog: pytest.LogCaptureFixture
+    daemon: Daemon, brief: ClusterQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue.put(b"job")
+    brief.put(b"job")
     with pytest.raises(ZeroDivisionError):
-        in_block(leased(queue, SHORT_S, heartbeat=True), daemon.kill, divide_by_zero)
+        in_block(leased(brief, SHORT_S, heartbeat=True), daemon.kill, divide_by_zero)
     assert "comes again when that is over" in caplog.text
 
 

@@ -90,6 +90,7 @@ def client_holes() -> Iterator[Hole]:
     yield "KestrelCluster tls", cluster("tls"), NO_SWITCH
     yield "KestrelCluster timeout_ms", cluster("timeout_ms"), (*NO_WHOLE, None, 0, -1)
     yield "KestrelCluster patience_ms", cluster("patience_ms"), (*NO_NUMBER, True, None, -1, NAN)
+    yield "KestrelCluster outage_s", cluster("outage_s"), (*NO_NUMBER, True, -1, NAN)
     yield "KestrelCluster chance", cluster("chance"), (1, "x", object())
     away = KestrelCluster(["127.0.0.1:1"], patience_ms=0)
     queue = away.queue("work")
