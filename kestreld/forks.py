@@ -21,6 +21,10 @@ def restart_in_child(one: Restarted) -> None:
     _restarted.add(one)
 
 
+def process_id() -> int:
+    return os.getpid()
+
+
 def call_in_child(call: Callable[[], None]) -> None:
     """Have a function called in each child, before its other code runs."""
     os.register_at_fork(after_in_child=call)

@@ -1,4 +1,7 @@
-"""Absence: whether a server is left out, why, and when it is tried again. It knows no connections, threads or tasks."""
+"""Absence: whether a server is left out, why, and when it is tried again.
+
+It knows no connections, threads or tasks.
+"""
 
 import logging
 from collections.abc import Callable

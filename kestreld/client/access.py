@@ -169,6 +169,11 @@ def open_socket(address: ServerAddress, timeout_s: float) -> socket.socket:
     return connected
 
 
+def host_name() -> str:
+    """Return the name of this machine."""
+    return socket.gethostname()
+
+
 def set_tcp_options(connected: socket.socket) -> None:
     """Set what every TCP connection of a client has. Raises OSError."""
     for level, option, value in _TCP_OPTIONS:

@@ -37,6 +37,7 @@ class AsyncKestrelCluster(ClusterFace):
         """Close all connections, once what came for cancelled tasks is given back. Reads that wait return None."""
         self._calls.close()
         self._closed.set()
+        await self._carry_out(self._calls.settle())
         for server in self._calls.servers:
             await server.close()
 
@@ -112,8 +113,15 @@ class AsyncClusterQueue:
         With `heartbeat` a task extends the lease while its `async with` block lasts.
         """
         checks.switch(heartbeat, "heartbeat")
-        found = await self._carry_out(self._calls.lease(seconds, wait_ms, timeout, by))
-        return None if found is None else AsyncClusterLease(found, has_heartbeat=heartbeat)
+        request, is_handed_over = self._calls.lease_request(by), False
+        try:
+            found = await self._carry_out(self._calls.lease(seconds, wait_ms, timeout, request))
+            lease = None if found is None else AsyncClusterLease(found, has_heartbeat=heartbeat)
+            is_handed_over = True
+            return lease
+        finally:
+            if not is_handed_over:
+                request.drop()
 
 
 class AsyncClusterLease(LeaseFace[AsyncServer]):

@@ -13,6 +13,7 @@ from kestreld.client.async_transport import AsyncTransport
 from kestreld.client.blocks import text
 from kestreld.client.calls import carry_out_in_loop
 from kestreld.client.keeper_calls import PING, PING_ANSWER_MS, PING_MS, Alive, is_silence
+from kestreld.client.own_leases import OwnLeases
 from kestreld.client.pool_calls import Ask, Take, talking
 from kestreld.client.queue_talks import Answer, QueueTalks, Request, Talk
 from kestreld.client.replies import ReplyParser, UnparsableReply
@@ -76,6 +77,7 @@ class AsyncServer:
             is_waited_on=lambda: bool(self._waiting),
             note=self._note_of_keeper,
         )
+        self.own_leases = OwnLeases()
 
     @property
     def next_try_at_ms(self) -> int:
@@ -188,7 +190,17 @@ class AsyncServer:
                 self._absence.go_on()
                 continue
             self._absence.end()
-            self._idle.append(connection)
+            is_settled = False
+            try:
+                await connection.carry_out(self.own_leases.settle_all(connection.talks))
+                is_settled = True
+            except KestrelError as problem:
+                self._note(problem)
+            finally:
+                if is_settled:
+                    self._keep(connection)
+                else:
+                    connection.close()
             return
 
     async def close(self) -> None:

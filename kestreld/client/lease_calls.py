@@ -67,6 +67,7 @@ class LeaseCalls(Generic[S]):
         self._outage_ms = outage_ms
         self._beating: Perseverance | None = None  # while beats fail
         self._is_gone = False  # the server has said that it does not know the token
+        server.own_leases.is_had_by(self.token, self)
 
     @property
     def is_lost(self) -> bool:
@@ -101,6 +102,7 @@ class LeaseCalls(Generic[S]):
         self.is_unsure = self.is_unsure and not is_good
         self._is_gone = self._is_gone or not (is_good or self.is_unsure or self.is_ended)
         self.is_ended = True
+        self.server.own_leases.is_over(self.token)
         return is_good
 
     def end_block(self, failure: type[BaseException] | None) -> PoolCall[S, None]:

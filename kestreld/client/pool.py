@@ -35,6 +35,9 @@ class ServerPool:
         self.calls.close()
         self._closed.set()
         for server in self.calls.servers:
+            server.end_waits()
+        self.carry_out(self.calls.settle())
+        for server in self.calls.servers:
             server.close()
 
     def carry_out(self, call: PoolCall[Server, T]) -> T:

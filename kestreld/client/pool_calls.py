@@ -5,6 +5,7 @@ Its calls do no I/O: see calls.py.
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -12,6 +13,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from kestreld.client.absence import now_ms
 from kestreld.client.calls import Call, Pause
 from kestreld.client.items import preference
+from kestreld.client.own_leases import ClientName, OwnLeases
 from kestreld.client.queue_talks import QueueTalks, Talk
 from kestreld.errors import ConnectionLost, KestrelError, ServersAway, ServerUnfit
 
@@ -35,6 +37,9 @@ class AnyServer(Protocol):
 
     @property
     def next_try_at_ms(self) -> int: ...
+
+    @property
+    def own_leases(self) -> OwnLeases: ...
 
 
 S = TypeVar("S", bound=AnyServer)
@@ -82,10 +87,13 @@ PoolCall = Call[Step[S], T]
 class PoolCalls(Generic[S]):
     """What can be asked of servers that are used as one."""
 
-    def __init__(self, servers: Sequence[S], patience_ms: int, outage_ms: int | None, chance: Random) -> None:
+    def __init__(
+        self, servers: Sequence[S], patience_ms: int, outage_ms: int | None, name: ClientName, chance: Random
+    ) -> None:
         """`outage_ms` None = OUTAGE_MS, or what was chosen as patience if that was chosen."""
         self.servers = servers
         self.patience_ms = patience_ms
+        self.name = name
         self._outage_ms = outage_ms
         self._is_closed = False
         self._chance = chance
@@ -207,6 +215,13 @@ class PoolCalls(Generic[S]):
                 return None
             turn_ms = min(WAIT_TURN_MS, WAIT_ROUND_MS // asked) if len(self.servers) > 1 else WAIT_ALONE_MS
         return None
+
+    def settle(self) -> PoolCall[S, None]:
+        """Have each server that can be reached take back what it may have leased to this client for nobody."""
+        for server in self.servers:
+            if server.own_leases.may_have_more:
+                with suppress(KestrelError):
+                    yield Ask(server, talking(server.own_leases.settle_all))
 
     def _log_stopped(self, refusals: dict[str, ServerUnfit]) -> None:
         """Log servers whose queue is stopped: they may have items once it is repaired, while the others have none."""

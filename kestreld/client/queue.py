@@ -74,12 +74,20 @@ class ClusterQueue:
         """Lease a head item of any server for some seconds; any connection or thread may confirm it. None = no item.
 
         With `heartbeat` the lease is extended while its `with` block lasts. `by` is a name that servers show as the
-        holder of the lease, in place of the client's address: from 1 to 64 printable ASCII characters, without blanks
-        and `/`. Older servers are not told. Raises ServerRefused for servers that know no leases.
+        holder of the lease, in place of the client's: from 1 to 64 printable ASCII characters, without blanks and `/`.
+        Older servers are not told. A lease whose reply is lost is given back once its server can be reached, but not
+        one with a `by`, which others may have, too. Raises ServerRefused for servers that know no leases.
         """
         checks.switch(heartbeat, "heartbeat")
-        found = self._servers.carry_out(self._calls.lease(seconds, wait_ms, timeout, by))
-        return None if found is None else ClusterLease(found, heartbeat=heartbeat)
+        request, is_handed_over = self._calls.lease_request(by), False
+        try:
+            found = self._servers.carry_out(self._calls.lease(seconds, wait_ms, timeout, request))
+            lease = None if found is None else ClusterLease(found, heartbeat=heartbeat)
+            is_handed_over = True
+            return lease
+        finally:
+            if not is_handed_over:  # Ctrl-C, say
+                request.drop()
 
     def __iter__(self) -> Iterator[bytes]:
         """Iterate over items forever, or until the cluster is closed. One is confirmed when the next is requested.

@@ -4,9 +4,9 @@ from random import SystemRandom
 from typing import Any, Final, Generic, TypeVar
 
 from kestreld import checks
-from kestreld.client.absence import now_ms
 from kestreld.client.items import EXPIRY_RELATIVE_S_MAX
 from kestreld.client.lease_calls import SPAN_MS_MAX, LeaseCalls, lease_span_ms
+from kestreld.client.own_leases import LeaseRequest
 from kestreld.client.pool_calls import AnyServer, Ask, Open, PoolCall, PoolCalls, Take, talking
 from kestreld.client.queue_talks import QueueTalks, Talk, queue_key, sendable
 from kestreld.clock import Clock
@@ -91,17 +91,20 @@ class QueueCalls(Generic[S]):
 
         return self._pool.first(step_of, checked_wait(wait_ms, timeout))
 
+    def lease_request(self, by: str | None) -> LeaseRequest:
+        """Return what a call of `lease` needs. Its caller drops it, unless the lease has reached its user."""
+        return LeaseRequest(self.key, checks.holder(by, "by") or self._pool.name.text, is_own=by is None)
+
     def lease(
-        self, seconds: float, wait_ms: int | None, timeout: float | None, by: str | None
+        self, seconds: float, wait_ms: int | None, timeout: float | None, request: LeaseRequest
     ) -> PoolCall[S, LeaseCalls[S] | None]:
         """Lease a head item of any server for some seconds."""
-        lease_ms, holder = lease_span_ms(seconds), checks.holder(by, "by")
+        lease_ms = lease_span_ms(seconds)
 
         def step_of(server: S, turn_ms: int) -> "Ask[S]":
             def lease(talks: QueueTalks) -> "Talk[LeaseCalls[S] | None]":
                 yield from talks.need_leases(self.key)
-                sent_at_ms = now_ms()
-                opened = yield from talks.lease(self.key, lease_ms, turn_ms, holder)
+                opened = yield from request.lease(server.own_leases, talks, lease_ms, turn_ms)
                 if opened is None:
                     return None
                 return LeaseCalls(
@@ -110,14 +113,17 @@ class QueueCalls(Generic[S]):
                     self.name,
                     opened,
                     lease_ms,
-                    sent_at_ms,
+                    request.sent_at_ms,
                     was_waited_for=turn_ms > 0,
                     outage_ms=self._pool.outage_ms,
                 )
 
             return Ask(server, talking(lease), turn_ms, leases_from=self.key)
 
-        return self._pool.first(step_of, checked_wait(wait_ms, timeout))
+        found = yield from self._pool.first(step_of, checked_wait(wait_ms, timeout))
+        if found is None and self._pool.is_closed():  # the wait was cut short, maybe when an item was on its way
+            yield from self._pool.settle()
+        return found  # type: ignore[no-any-return]
 
     # The whole queue
 

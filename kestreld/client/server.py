@@ -13,6 +13,7 @@ from kestreld.client.access import Login
 from kestreld.client.connection import ClientConnection
 from kestreld.client.keeper import Keeper
 from kestreld.client.keeper_calls import PING, PING_ANSWER_MS, PING_MS, Alive, is_silence
+from kestreld.client.own_leases import OwnLeases
 from kestreld.client.transport import Transport
 from kestreld.client.unpatched import is_patched, original
 from kestreld.errors import ConnectionLost, KestrelError, ServerRefused, ServersAway, ServerUnfit
@@ -70,6 +71,7 @@ class Server:
         self._idle: list[ClientConnection] = []
         self._waiting.after_fork()
         self._absence = Absence(self.address, self._timeout_ms, self._chance)
+        self.own_leases = OwnLeases()
 
     @property
     def next_try_at_ms(self) -> int:
@@ -141,6 +143,8 @@ class Server:
             pass
         with self._lock:
             self._absence.end()
+        with suppress(KestrelError):
+            connection.carry_out(self.own_leases.settle_all(connection.talks))
         if connection.is_connected:
             self.give_back(connection)
         return True
@@ -190,11 +194,15 @@ class Server:
                 connection.close()
         return connection, answer
 
+    def end_waits(self) -> None:
+        """Have those who wait for the server find nothing, now and from now on."""
+        self._waiting.end()
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
         self._over.set()
-        self._waiting.end()
+        self.end_waits()
         self._close_idle()
         self.keeper.close()
 
