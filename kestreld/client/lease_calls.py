@@ -16,6 +16,7 @@ from kestreld.client.pool_calls import PAUSE_MS, AnyServer, Ask, PoolCall, talki
 from kestreld.client.queue_talks import QueueTalks, Talk
 from kestreld.errors import (
     ConnectionLost,
+    HolderSilent,
     KestrelError,
     LeaseLost,
     LoginRefused,
@@ -186,7 +187,8 @@ class LeaseCalls(Generic[S]):
             is_good = yield from self._extended(talks, self._lease_ms)
         except KestrelError as problem:
             self._beating = self._beating or Perseverance(self._outage_ms)
-            if (pause_ms := self._beating.pause_ms(self.until_ms, self.server)) is not None:
+            is_outage = not isinstance(problem, HolderSilent)
+            if (pause_ms := self._beating.pause_ms(self.until_ms, self.server, is_outage=is_outage)) is not None:
                 return pause_ms
             _log.warning("%s: the lease %d is over and was not extended: %s", self.name, self.token, problem)
             return None
@@ -203,10 +205,13 @@ class Perseverance:
         self._end_ms = now_ms() + outage_ms
         self._pauses_ms = pauses_ms()
 
-    def pause_ms(self, until_ms: int, server: AnyServer) -> int | None:
-        """Return the time until the next attempt, if there may be one, for a lease that is over at `until_ms`."""
+    def pause_ms(self, until_ms: int, server: AnyServer, *, is_outage: bool = True) -> int | None:
+        """Return the time until the next attempt, if there may be one, for a lease that is over at `until_ms`.
+
+        Without an outage there is none beyond that.
+        """
         now, next_try_at_ms = now_ms(), server.next_try_at_ms
-        left_ms = max(until_ms, self._end_ms) - now
+        left_ms = (max(until_ms, self._end_ms) if is_outage else until_ms) - now
         if left_ms <= 0:
             return None
         pause_ms = next(self._pauses_ms)
