@@ -262,8 +262,11 @@ def test_flush_says_how_many_items_that_were_if_it_is_asked(client: QueueClient,
     [
         (b"flush /count", b"CLIENT_ERROR empty queue name\r\n"),
         (b"flush q/count 5", b"CLIENT_ERROR too many words for flush\r\n"),
-        (b"flush q/count/count", b"0\r\n"),
-        (b"flush q/counts", b"END\r\n"),
+        (b"flush q/count/count", b"CLIENT_ERROR unknown option 'count/count'\r\n"),
+        (b"flush q/counts", b"CLIENT_ERROR unknown option 'counts'\r\n"),
+        (b"flush q/", b"CLIENT_ERROR unknown option ''\r\n"),
+        (b"flush q/at=5 noreply", b"CLIENT_ERROR unknown option at=\r\n"),
+        (b"flush_expired q/count", b"CLIENT_ERROR unknown option 'count'\r\n"),
     ],
 )
 def test_a_flush_that_counts_what_is_no_queue_says_so(client: QueueClient, line: bytes, answer: bytes) -> None:

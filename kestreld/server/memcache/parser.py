@@ -780,8 +780,11 @@ class MemcacheParser(Parser):
                 return self._refuse(_unknown_option(option))
             if not command.name:
                 return self._refuse("empty queue name")
-        if kind == wire.FLUSH and words[1].endswith(b"/count") and not self._strict:
-            command.kind, command.name = wire.FLUSH_COUNTED, command.name.removesuffix("/count")
+        if kind in (wire.FLUSH, wire.FLUSH_EXPIRED) and b"/" in words[1] and not self._strict:
+            name, _, option = words[1].partition(b"/")
+            if kind != wire.FLUSH or option != b"count":
+                return self._refuse(_unknown_option(option))
+            command.kind, command.name = wire.FLUSH_COUNTED, name.decode("latin-1")
             if not command.name:
                 return self._refuse("empty queue name")
         return self._surplus(words[0], rest) or command
