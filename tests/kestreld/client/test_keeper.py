@@ -175,6 +175,18 @@ def test_a_lease_that_is_lost_does_not_disturb_the_others_of_its_batch(cluster: 
         assert kept(cluster) == 1
 
 
+def test_a_short_lease_is_extended_in_time_beside_a_long_one(cluster: KestrelCluster, queue: ClusterQueue) -> None:
+    queue.put(b"long")
+    queue.put(b"short")
+    with leased(queue), ExitStack() as block:
+        calls = server_of(cluster).keeper._calls
+        until(lambda: 1000 < calls._rests_until_ms - keeper_calls.now_ms() <= keeper_calls.PING_MS, "a keeper at rest")
+        short = block.enter_context(leased(queue, SHORT_S))
+        ends_at_ms = short._calls.until_ms
+        until(is_extended(short), "a beat")
+        assert keeper_calls.now_ms() < ends_at_ms
+
+
 def test_tls_and_logins(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "BEATS", 36_000)
     authority = Authority(short_path / "ca")
@@ -386,6 +398,7 @@ def waits(daemon: Daemon, forwarder: Forwarder, cluster: KestrelCluster, most_s:
         thread = threading.Thread(target=lambda: found.append(proxied.queue("silent").lease(LONG_S, None)))
         thread.start()
         until(lambda: counter(queue, "waiters") == 1, "somebody who waits")
+        until(lambda: server_of(proxied).keeper._connection.is_connected, "the keeper")
         forwarder.fall_silent()
         started = time.monotonic()
         until(lambda: counter(queue, "waiters") == 2, "the same over a new connection")
@@ -420,6 +433,9 @@ async def waits_in_loop(daemon: Daemon, forwarder: Forwarder, most_s: float) -> 
 
         waiting = asyncio.create_task(proxied.queue("silent-loop").lease(LONG_S, None))
         await until_waiters(1)
+        (server,) = proxied._calls.servers
+        while server.keeper._connection is None:
+            await asyncio.sleep(0.005)
         forwarder.fall_silent()
         started = time.monotonic()
         await until_waiters(2)
