@@ -27,7 +27,7 @@ from kestreld.journal.journal import Journal
 from kestreld.journal.kestrel.importing import import_at_start
 from kestreld.journal.ledger import Done
 from kestreld.journal.open_files import OpenFiles
-from kestreld.journal.records import Checkpoint, Origin
+from kestreld.journal.records import Checkpoint, Origin, Reason
 from kestreld.journal.recovery import recover
 from kestreld.journal.replacement import BUILT, finish_repairs
 from kestreld.journal.segment import FOLDER_SUFFIX
@@ -201,7 +201,7 @@ class QueueCollection:
             raise obstacle
         if found is not None:
             self._move_failed(found)
-            self.empty_feeder(found)
+            self._review_feeder(found)
         return found
 
     def _adopt_family(self, parent: str, journal: Journal | None, config: QueueConfig) -> Queue:
@@ -294,16 +294,21 @@ class QueueCollection:
         self.trash.keep(reader, FLUSH)
         return reader.flush(self.clock.wall_ms)
 
-    def empty_feeder(self, queue: Queue) -> None:
-        """Drop what waits in a parent that keeps nothing: items of before it was `fanout_only`, or of a torn commit."""
-        feeder = queue.feeder
-        if feeder is None or queue.stopped is not None:
-            return
+    def discard_passed_on(self, parent: Reader) -> None:
+        """Drop what waits in a `fanout_only` parent: the children have it, and the record of that was lost."""
         with suppress(JournalCorrupt):  # it has stopped its queue, and was reported
-            count = feeder.items + (len(feeder.held.later) if feeder.held is not None else 0)
-            if count:
-                self.flush(feeder.name)
-                self.report(f"{feeder.name}: dropped {count} waiting items, as it is fanout_only")
+            if not parent.is_drained:
+                count = parent.discard_waiting(self.clock.wall_ms)
+                self.report(f"{parent.name}: dropped {count} waiting items, as it is fanout_only")
+
+    def _review_feeder(self, queue: Queue) -> None:
+        """Say that a parent which is to be `fanout_only` is none yet."""
+        if (parent := queue.emptying) is not None:
+            queue.flush_counters()
+            later = len(parent.held.later) if parent.held is not None else 0
+            self.report(
+                f"{parent.name}: fanout_only begins once the {parent.items + later} items there are taken or flushed"
+            )
 
     def delete_unread(self, queue: Queue) -> Iterator[str]:
         """Delete the queues of a family whose `idle_delete` is over, one per step; yields their names.
@@ -459,7 +464,8 @@ class QueueCollection:
         for reader in list(self.readers.values()) if is_other else []:
             if reader.config != (config := self.config_for(reader.name)):
                 reader.configure(config)
-                self.empty_feeder(reader.queue)
+                if not reader.label:
+                    self._review_feeder(reader.queue)
             yield None
         for queue in list(self.families.values()):
             if is_other:
@@ -507,7 +513,7 @@ class QueueCollection:
         self._take_up_trash()
         for queue in list(self.families.values()):
             self._move_failed(queue)
-            self.empty_feeder(queue)
+            self._review_feeder(queue)
         self._take_up_declared()
 
     def serve(self) -> None:
@@ -606,6 +612,10 @@ class QueueCollection:
         self._last_journal_id = max(self._last_journal_id, recovered.journal.journal_id)
         queue = self._adopt_family(parent, recovered.journal, config)
         self.restore(queue, recovered.state)
+        # A stop in good order leaves nothing torn, nor does a queue that has passed nothing on.
+        emptying = queue.emptying
+        if emptying is not None and not recovered.is_sealed and emptying.ended_items[Reason.DISCARDED]:
+            self.discard_passed_on(emptying)
         if queue.readers and (recovered.journal.distrusted or (queue.sync_ms is not None and not recovered.is_sealed)):
             self._found.append(queue)
         if not queue.readers:

@@ -43,8 +43,8 @@ class QueuePuts(Family):
     """All readers on one journal, and the puts for them."""
 
     __slots__ = (
-        "counted_items", "feeder", "is_swallowed", "memory", "private", "put_bytes", "put_items", "readers", "seed",
-        "seeded_at_ms", "windows",
+        "counted_items", "emptying", "feeder", "is_swallowed", "memory", "private", "put_bytes", "put_items", "readers",
+        "seed", "seeded_at_ms", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,7 @@ class QueuePuts(Family):
         self.put_bytes = 0
         self.readers: dict[str, Reader] = {}
         self.feeder: Reader | None = None  # the parent, if it is `fanout_only`: it gets no items
+        self.emptying: Reader | None = None  # the parent, if it is to be that once nothing waits in it
         self.is_swallowed = False  # a put that `_make_room` has declined counts as stored: there is nobody to keep it
         self.windows: tuple[deque[bytes], ...] = ()
         self.seeded_at_ms = -1
@@ -75,7 +76,18 @@ class QueuePuts(Family):
     def reattach(self) -> None:
         """Rebuild the set of windows that puts append to, and check the space again at the next put."""
         parent = self.readers.get("")
-        self.feeder = parent if parent is not None and parent.config.fanout_only else None
+        if parent is None or not parent.config.fanout_only:
+            self.feeder = self.emptying = None
+        elif parent is not self.feeder:
+            self.feeder, self.emptying = (parent, None) if parent.is_drained else (None, parent)
+        self._attach()
+
+    def keep_again(self) -> None:
+        """Have a `fanout_only` parent get items until nothing waits in it: some are put back."""
+        self.feeder, self.emptying = None, self.feeder
+        self._attach()
+
+    def _attach(self) -> None:
         attached = [reader for reader in self.readers.values() if reader.attached and reader is not self.feeder]
         self.windows = tuple([reader.window for reader in attached])
         self.review_next_put()
@@ -290,6 +302,8 @@ class QueuePuts(Family):
                 return False
             if (crowded or reader.is_full()) and not reader.config.discard_old_when_full:
                 return False
+        if self.emptying is not None and only is None and self.emptying.is_drained:
+            self.reattach()
         if self.feeder is not None and self.feeds_nobody():
             self.is_swallowed = True
             self.feeder.count_passed_on(1)
@@ -315,7 +329,8 @@ class QueuePuts(Family):
                 else:
                     room = min(room, left)
             limited = (config.max_items, config.max_size_bytes, config.max_item_size_bytes)
-            if reader.metadata_items or reader.max_age_ms or reader is self.feeder or limited != (None, None, None):
+            is_special = reader is self.feeder or reader is self.emptying
+            if reader.metadata_items or reader.max_age_ms or is_special or limited != (None, None, None):
                 room = -1
         self.put_budget = self.memory.grant(self, room) if len(targets) == len(self.readers) else -1
 

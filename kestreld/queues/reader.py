@@ -356,13 +356,18 @@ class Reader(ReaderDueItems):
         return True
 
     def flush(self, now_ms: int) -> int:
-        """Drop every waiting item, but not open reads; returns their number."""
-        return self.queue.do_whole(partial(self._flush, now_ms))
+        """Drop every waiting item, but not open reads, and forget the keys; returns the number of items."""
+        return self.queue.do_whole(partial(self._drop_waiting, now_ms, Reason.FLUSHED))
 
-    def _flush(self, now_ms: int) -> int:
+    def discard_waiting(self, now_ms: int) -> int:
+        """`flush`, but for keys."""
+        return self.queue.do_whole(partial(self._drop_waiting, now_ms, Reason.DISCARDED))
+
+    def _drop_waiting(self, now_ms: int, reason: Reason) -> int:
         self.queue.flush_counters()
         items, data_bytes = self.items, self.data_bytes
-        self.flushes += 1
+        is_flush = reason == Reason.FLUSHED
+        self.flushes += is_flush
         kept = sorted([*self.open, *map(item_id, self._on_the_move())])
         first = self._lowest_waiting()
         if self.held is not None:
@@ -370,11 +375,13 @@ class Reader(ReaderDueItems):
             data_bytes += self.held.later_bytes
             first = min(first, self.held.lowest() or first)
             self.held.drop_waiting(kept)
-        has_keys, self.keys = bool(self.keys), None
+        has_keys = is_flush and bool(self.keys)
+        if is_flush:
+            self.keys = None
         if items or has_keys:
             self.queue.mark_dirty()
             ranges = gaps(first, self.queue.next_id, kept) if items else []
-            self.flushed.append(Done(self.number, Reason.FLUSHED, now_ms, items, data_bytes, ranges))
+            self.flushed.append(Done(self.number, reason, now_ms, items, data_bytes, ranges))
         self.window.clear()
         self.attach_at_end()
         return items

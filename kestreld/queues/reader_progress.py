@@ -250,7 +250,7 @@ class ReaderProgress(ReaderWindow):
             made.append(self._done(reason, at_ms, records, ranges_of(sorted(map(item_id, records)))))
         if self.flushed:
             for done in self.flushed:
-                self.ended_items[Reason.FLUSHED] += done.items
+                self.ended_items[done.reason] += done.items
                 made.append(done_record(done))
         return made
 

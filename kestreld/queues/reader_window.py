@@ -85,6 +85,12 @@ class ReaderWindow(Holder):
         waiting_bytes = self.mem_bytes + self.behind_bytes
         return waiting_bytes if self.held is None else waiting_bytes + self.held.ready_bytes
 
+    @property
+    def is_drained(self) -> bool:
+        """True if no item waits, due or not."""
+        is_none_held = self.held is None or not (self.held.later or self.held.ready)
+        return self.attached and not self.window and is_none_held
+
     def room_bytes(self) -> int:
         """Bytes that the window may hold: max_memory_size less the open and held items."""
         held_bytes = self.open_bytes if self.held is None else self.open_bytes + self.held.memory_bytes

@@ -223,7 +223,8 @@ class Repairer:
         recovered.journal.on_full_disk(collection.trash.drop_all)
         queue.reopen(recovered.journal)
         collection.restore(queue, recovered.state, report.is_lost)
-        collection.empty_feeder(queue)
+        if queue.feeder is not None:
+            collection.discard_passed_on(queue.feeder)
 
     # Undo
 
@@ -267,6 +268,8 @@ class Repairer:
         collection, queue = self._collection, reader.queue
         if reader.deleted:
             return 0
+        if reader is queue.feeder:
+            queue.keep_again()
         if any(one.failure or (one.origin is not None and one.origin.failure) for one in batch):
             queue.use_version(3)
         elif any(one.left_ms or one.origin is not None for one in batch):

@@ -7,6 +7,7 @@ import pytest
 from kestreld.journal.verify import verify_journal
 from kestreld.queues import leases
 from tests.support.engine import Engine, LateFiles, QuickFiles
+from tests.support.repairs import undone
 
 FANOUT = {"events": {"fanout_only": True}}
 
@@ -78,34 +79,70 @@ def test_delayed_and_keyed_items_wait_in_the_children_only(engine: Engine) -> No
     assert child.items == 0
 
 
-def test_what_waits_is_dropped_when_it_takes_effect_and_undo_brings_it_back(tmp_path: Path) -> None:
+BEGINS = "events: fanout_only begins once the {} items there are taken or flushed"
+
+
+@pytest.mark.parametrize("how", ["reload", "restart", "crash"])
+def test_it_begins_once_nothing_waits_in_the_parent(tmp_path: Path, how: str) -> None:
+    engine = Engine(tmp_path, QuickFiles())
+    engine.reader("events+a")
+    engine.put("events", b"1", b"2")
+    engine.reader("events").queue.put_later(b"later", 0, 0, None, 1000)
+    engine.end_turn()
+    if how == "reload":
+        engine.configure(FANOUT)
+    else:
+        engine.config = engine._config(FANOUT, {})
+        engine.restart() if how == "restart" else engine.crash()
+    assert engine.log[-1] == BEGINS.format(3)
+    engine.put("events", b"3")
+    assert engine.drain("events") == [b"1", b"2", b"3"]
+    engine.clock.advance(1001)
+    engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+    assert engine.drain("events") == [b"later"]
+    engine.put("events", b"4")
+    engine.end_turn()
+    assert [engine.items(name) for name in ("events", "events+a")] == [0, 5]
+    engine.crash()
+    assert engine.items("events") == 0
+
+
+def test_it_begins_at_once_with_a_flush_and_undo_brings_back_what_waited(tmp_path: Path) -> None:
     engine = Engine(tmp_path, QuickFiles(), trash_ms=1_000_000)
     engine.reader("events+a")
     engine.put("events", b"1", b"2")
-    found = engine.reader("events").open_read(engine.clock.wall_ms)
     engine.end_turn()
     engine.configure(FANOUT, trash_ms=1_000_000)
-    assert engine.log[-1] == "events: dropped 1 waiting items, as it is fanout_only"
-    assert engine.collection.trash.latest("events") is not None
-    assert found is not None
-    engine.reader("events").abort(found[0], engine.clock.wall_ms)
-    assert engine.drain("events") == [b"1"], "somebody had it"
-    engine.configure(trash_ms=1_000_000)
+    assert engine.collection.flush("events") == 2
     engine.put("events", b"3")
-    assert engine.drain("events") == [b"3"]
+    engine.end_turn()
+    assert engine.items("events") == 0
+    assert undone(engine, "events") == (2, 0)
+    engine.put("events", b"4")
+    assert engine.drain("events") == [b"1", b"2", b"4"]
+    engine.put("events", b"5")
+    assert engine.drain("events") == []
+    assert engine.drain("events+a") == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_a_torn_commit_leaves_nothing_in_the_parent(engine: Engine) -> None:
+def test_a_torn_commit_leaves_nothing_in_the_parent_and_its_keys_count(engine: Engine) -> None:
     engine.reader("events+a")
-    engine.reader("events")
+    parent = engine.reader("events")
+    assert parent.queue.put_keyed(b"key", parent, b"0", 0, 0, None, 0)
+    engine.end_turn()
     engine.put("events", b"1")
     engine.end_turn()
     path = engine.segments("events")[-1]
     engine.abandon()
     path.write_bytes(path.read_bytes()[:-1])
     engine.start()
-    assert [engine.items(name) for name in ("events", "events+a")] == [0, 1]
+    assert [engine.items(name) for name in ("events", "events+a")] == [0, 2]
     assert engine.log[-1] == "events: dropped 1 waiting items, as it is fanout_only"
+    assert engine.reader("events").find_key(b"key")
+    engine.end_turn()
+    engine.crash()
+    assert engine.reader("events").find_key(b"key")
+    assert engine.items("events") == 0
 
 
 def test_segments_go_when_the_children_have_passed_them(engine: Engine) -> None:
