@@ -4,44 +4,34 @@ It never waits. A GET that has to becomes a `Waiter`; the commands behind it sta
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 
 from kestreld import __version__
 from kestreld.errors import (
     BadQueueName,
-    DeclarationRefused,
     JournalCorrupt,
     JournalFailed,
     KestrelError,
-    LedgerFull,
     QueueNotMade,
-    TooManyQueues,
 )
-from kestreld.journal.ledger import Done
 from kestreld.journal.records import item_flags, item_id
 from kestreld.journal.repair import RepairReport
-from kestreld.queues import leases
 from kestreld.queues.commit import Tally
-from kestreld.queues.declared import read_option
 from kestreld.queues.everywhere import Steps, everywhere
 from kestreld.queues.item import ITEM_HEADER_BYTES, client_expiry_ms
 from kestreld.queues.reader import Reader
 from kestreld.queues.repairing import Undone
 from kestreld.queues.reports import (
-    bindings_report,
     dump_config_report,
     dump_job_queues_report,
     dump_stats_report,
-    leases_report,
     stats_report,
 )
 from kestreld.queues.slices import Work
 from kestreld.queues.waiters import OPEN, PEEK, TAKE, Waiter
-from kestreld.server.command_handler import OUTPUT_BYTES_MAX, CommandHandler, NextTurn, Unsettled
+from kestreld.server.command_handler import NextTurn, Unsettled
 from kestreld.server.memcache import commands as wire
 from kestreld.server.memcache.commands import (
     CONFIRM,
@@ -54,17 +44,16 @@ from kestreld.server.memcache.commands import (
     SET,
     SET_WITH,
     STORED,
-    TOUCHED,
     Command,
 )
-from kestreld.server.memcache.lists import LISTED_MAX, QueueLists
+from kestreld.server.memcache.lease_commands import LeaseCommands
+from kestreld.server.memcache.replies import error_reply
 from kestreld.server.state import Reloaded, ServerState
 
 _READS: Final = frozenset((wire.READ, GET))
 _ABOUT_BINDINGS: Final = frozenset((wire.BIND, wire.UNBIND, wire.UNBIND_ALL, wire.BINDINGS))
 _DATA_AT: Final = ITEM_HEADER_BYTES
 _KEYS_AT_ONCE: Final = 32  # of a GET, between looks at the clock
-_LISTED_COST_BYTES: Final = OUTPUT_BYTES_MAX // LISTED_MAX + 1  # of output, for each queue of a list
 _VALUE_END: Final = b"\r\nEND\r\n"
 _join: Final = b"".join
 
@@ -82,23 +71,13 @@ class _Lengths(dict[int, bytes]):
 _lengths: Final = _Lengths()
 
 
-def _error(word: bytes, reason: str) -> bytes:
-    return word + b" " + reason.encode("latin-1", "replace") + b"\r\n"
-
-
-class Handler(CommandHandler):
+class Handler(LeaseCommands):
     """Executor of one session's commands: the only class that knows both the protocol's words and the engine's."""
 
     def __init__(self, state: ServerState, *, strict: bool) -> None:
-        super().__init__(state)
-        self.strict = strict  # `compat: kestrel-1`
+        super().__init__(state, strict=strict)
         self.open_reads: list[tuple[Reader, int, int]] = []  # see `reads_held`
-        self.asked: Command | None = None  # the command that waits
         self.keys: deque[Command] | None = None  # of a GET of several, those still to be answered
-        self.lists: QueueLists | None = None  # of queues, that the client has made
-        self.late_data: bytes | None = None  # of the SET that is `put_off`
-        self.was_late = False  # a command was put off as the turn was long: it is executed however long the next is
-        self.named = (b"", "")  # name by which the client leased last, and what its leases have as their holder
 
     @property
     def is_busy(self) -> bool:
@@ -193,46 +172,6 @@ class Handler(CommandHandler):
                 self.late_data = data if kind <= SET_WITH else None
                 return True
 
-    def go_on(self, commands: Iterator[Any]) -> bool:
-        if self.late_data is not None:
-            commands, self.late_data = chain((self.late_data,), commands), None
-        return super().go_on(commands)
-
-    def _take_a_while(self) -> None:
-        """Raise NextTurn if a command that takes a while must wait for it."""
-        if self.was_late:
-            self.was_late = False
-        elif self.is_turn_long:
-            self.was_late = True
-            raise NextTurn
-
-    def _target(self, command: Command) -> Reader:
-        """Return the queue that a command names, created if need be, and remember it in the cached command."""
-        command.target = reader = self._named(command)
-        return reader
-
-    def _named(self, command: Command) -> Reader:
-        found = self.state.collection.look_for(command.name)
-        if found is not None:
-            return found
-        if not command.may_create:
-            raise QueueNotMade(f"not allowed: create on {command.name!r}")
-        self._take_a_while()
-        return self.state.collection.reader(command.name)
-
-    def _answer_problem(self, problem: KestrelError) -> None:
-        if isinstance(problem, JournalFailed):
-            self._answer_error(b"SERVER_ERROR", f"journal {problem.reason}")
-        elif isinstance(problem, JournalCorrupt):
-            self._answer_error(b"SERVER_ERROR", problem.with_remedy(f"corrupt {problem}"))
-        elif isinstance(problem, (TooManyQueues, LedgerFull)):
-            self._answer_error(b"SERVER_ERROR", str(problem))
-        else:
-            self._answer_error(b"CLIENT_ERROR", str(problem))
-
-    def _answer_error(self, word: bytes, reason: str) -> None:
-        self.out.append(_error(word, reason))
-
     # SET
 
     def _set_otherwise(self, command: Command, data: bytes) -> None:
@@ -284,190 +223,6 @@ class Handler(CommandHandler):
             self._depend_on(reader.queue)
             found = reader.cancel(command.item_key)
         self._unless_quiet(command, wire.DELETED if found else NOT_FOUND)
-
-    # Leases
-
-    def _lease(self, command: Command) -> None:
-        """Lease the head item and answer with it and its token, or wait for one, or answer END."""
-        reader: Reader = command.target or self._target(command)
-        if not self._lease_head(command, reader):
-            self._await_lease(command, reader)
-
-    def _lease_by(self, command: Command) -> None:
-        """`_lease` for a command that names the holder: others must not pay for it."""
-        reader: Reader = command.target or self._target(command)
-        if not self._lease_head_by(command, reader):
-            self._await_lease(command, reader)
-
-    def _await_lease(self, command: Command, reader: Reader, *others: Reader) -> None:
-        if command.wait_ms > 0 and not self.state.collection.stopping:
-            waiter = self._wait(command, reader, OPEN)
-            for other in others:
-                other.wait_queue.add(waiter)
-        else:
-            self.stats.missed_gets += 1
-            self.out.append(END)
-
-    def _lease_head_by(self, command: Command, reader: Reader) -> bool:
-        """`_lease_head` for such a command."""
-        name, address = command.item_key, self.holder
-        if self.named[0] != name:
-            self.named = name, f"{name.decode()}/{address}"
-        self._holder = self.named[1]
-        try:
-            return self._lease_head(command, reader)
-        finally:
-            self._holder = address
-
-    def _lease_head(self, command: Command, reader: Reader) -> bool:
-        queue = reader.queue
-        if reader.window and not reader.slow:
-            token, record = leases.lease_head(reader, command.lease_ms, self._holder or self.holder)
-            head = b"%b%d %d\r\n" % (command.prefix, len(record) - _DATA_AT, token)
-        else:
-            if queue.stopped is not None:
-                raise queue.stopped
-            leased = leases.lease(reader, self.state.clock.wall_ms, command.lease_ms, self.holder)
-            if leased is None:
-                return False
-            token, record = leased
-            numbers = (command.key, item_flags(record), len(record) - _DATA_AT, token)
-            head = b"VALUE %b %d %d %d\r\n" % numbers
-        if self.last_queue is not queue:
-            self._depend_on(queue)
-        if self.promised is None:
-            self.promised = []
-        self.promised.append((len(self.out), reader, token))
-        self.room_bytes -= len(record)
-        self.out.append(_join((head, record[_DATA_AT:], _VALUE_END)))
-        return True
-
-    def _lease_first(self, command: Command, has_one: Reader | None = None) -> None:
-        """Lease the head item of the first queue that has one, or wait for one of any. `has_one` ended the wait."""
-        parts = [part for part in command.parts if has_one is None or part.name == has_one.name]
-        readers: list[Reader] = [part.target or self._target(part) for part in parts]
-        for part, reader in zip(parts, readers, strict=True):
-            if (self._lease_head_by if part.item_key else self._lease_head)(part, reader):
-                return
-        if has_one is not None:
-            self.put_off = command
-            return
-        if self.state.collection.stopping:
-            self.out.append(END)
-            return
-        first, *others = dict.fromkeys(readers)
-        waiter = self._wait(command, first, OPEN)
-        for reader in others:
-            reader.wait_queue.add(waiter)
-
-    def _list_queues(self, command: Command) -> None:
-        """Create the queues that are missing, and add all to a list; or drop it."""
-        if self.lists is None:
-            self.lists = QueueLists()
-        if not command.parts:
-            self.lists.drop(command.name)
-            self.out.append(wire.OK)
-        elif not self.lists.has_room(command.name, command.parts):
-            self._answer_error(b"CLIENT_ERROR", f"the lists of a connection have at most {LISTED_MAX} queues")
-        else:
-            for part in command.parts:
-                if self.state.collection.problem_of(part.name) is None:
-                    self._named(part)
-            self.lists.extend(command.name, command.parts)
-            self.out.append(wire.OK)
-
-    def _lease_listed(self, command: Command, has_one: Reader | None = None) -> None:
-        """`_lease_first` for a list of queues, without those that are stopped. `has_one` ended the wait."""
-        listed = self.lists.get(command.name) if self.lists is not None else None
-        if listed is None:
-            self._answer_error(b"CLIENT_ERROR", f"no list {command.name}: wait {command.name} and queues makes one")
-            return
-        readers = self._listed(command, listed.parts(b"turn" in command.words)) if has_one is None else [has_one]
-        part = Command(LEASE)
-        part.lease_ms, part.item_key = command.lease_ms, command.item_key
-        lease_head = self._lease_head_by if part.item_key else self._lease_head
-        for reader in readers:
-            part.key = reader.name.encode("latin-1") + command.key
-            part.prefix = b"VALUE " + part.key + b" 0 "
-            if lease_head(part, reader):
-                listed.after(reader.name)
-                return
-        if has_one is not None:
-            self.put_off = command
-        elif readers:
-            self._await_lease(command, *readers)
-
-    def _listed(self, command: Command, parts: list[Command]) -> list[Reader]:
-        """The queues of a list that can be leased from. If there are none the reason is raised."""
-        problem: KestrelError | None = None
-        readers = list[Reader]()
-        self.room_bytes -= _LISTED_COST_BYTES * len(parts)  # who repeats it must not keep others waiting
-        for part in parts:
-            try:
-                reader = self._may_lease(command, part)
-            except (JournalFailed, JournalCorrupt) as reason:
-                problem = problem or reason
-            else:
-                readers.append(reader)
-        if problem is not None and not readers:
-            raise problem
-        return readers
-
-    def _may_lease(self, command: Command, part: Command) -> Reader:
-        """The queue of a list. Raises the reason if it cannot be leased from, or not for so long."""
-        if command.sees is not None and not command.sees(part.name):
-            raise QueueNotMade(f"not allowed: get on {part.name!r}")
-        reader = self._named(part)
-        if reader.queue.stopped is not None:
-            raise reader.queue.stopped
-        if command.lease_ms > reader.config.max_lease_ms:
-            raise QueueNotMade(f"lease= allows at most {reader.config.max_lease_ms} (max_lease) from {part.name}")
-        return reader
-
-    def _end_lease(self, command: Command, token: int) -> None:
-        """Execute a command with a token: confirm, extend or give back the lease, or report a failure."""
-        is_done = False
-        try:
-            reader: Reader | None = command.target or self._looked_at(command)
-            if reader is not None:
-                if self.last_queue is not reader.queue:
-                    self._depend_on(reader.queue)
-                if command.kind == CONFIRM:
-                    is_done = leases.confirm(reader, token)
-                else:
-                    is_done = self._change_lease(command, reader, token)
-                if not is_done and reader.queue.stopped is not None:
-                    raise reader.queue.stopped
-        except (JournalFailed, JournalCorrupt):
-            if command.noreply:
-                return
-            raise
-        if not command.noreply:
-            done = wire.DELETED if command.kind == CONFIRM else TOUCHED
-            self.out.append(done if is_done else NOT_FOUND)
-
-    def _change_lease(self, command: Command, reader: Reader, token: int) -> bool:
-        kind, now_ms = command.kind, self.state.clock.wall_ms
-        if kind == wire.EXTEND:
-            return leases.extend(reader, token, command.lease_ms, self._holder or self.holder)
-        if kind == wire.GIVE_BACK:
-            return leases.give_back(reader, token, now_ms, command.delay_ms)
-        return leases.fail(reader, token, now_ms, command.item_key.decode())
-
-    def _list_leases(self, command: Command) -> None:
-        collection = self.state.collection
-        readers = list(collection.readers.values())
-        if command.name:
-            reader = collection.look_for(command.name)
-            if reader is not None and reader.queue.stopped is not None:
-                raise reader.queue.stopped
-            readers = [reader] if reader is not None else []
-        self._tell(leases_report(collection.clock, readers, command.item_key.decode(), command.sees))
-
-    def undelivered(self, reader: Reader, token: int) -> None:
-        """Give back the item of a lease whose reply never left the server."""
-        with suppress(JournalCorrupt):  # the queue has stopped
-            leases.give_back(reader, token, self.state.clock.wall_ms)
 
     def _limit_open(self, reader: Reader, opened: int, limit_ms: int) -> None:
         """Limit the time of an open read; when it ends by itself, this session forgets it."""
@@ -588,13 +343,6 @@ class Handler(CommandHandler):
         else:
             self.out.append(END)
 
-    def _looked_at(self, command: Command) -> Reader | None:
-        """Return the queue of a peek or of a token, without creating it, except in the dialect of Kestrel 1.x."""
-        if self.strict:
-            return self._target(command)
-        command.target = reader = self.state.collection.look_for(command.name)
-        return reader
-
     def _answer_value(self, command: Command, record: bytes) -> None:
         self.out.append(self._value(command, record) + b"END\r\n")
 
@@ -641,18 +389,7 @@ class Handler(CommandHandler):
 
     # Waiting
 
-    def _wait(self, command: Command, reader: Reader | None, want: int) -> Waiter:
-        waiter = Waiter(self, reader, want, self.state.clock.monotonic_ms + command.wait_ms)
-        self.waiter, self.asked = waiter, command
-        if reader is not None:
-            reader.wait_queue.add(waiter)
-        else:
-            self.state.collection.await_queue(command.name, waiter)
-        self.state.collection.agenda.add(waiter)
-        return waiter
-
     def served(self, waiter: Waiter, record: bytes | None) -> None:
-        """End the wait, with an item to fetch or with none."""
         command, self.waiter, self.asked = self.asked, None, None
         assert command is not None
         if record is None:
@@ -680,7 +417,6 @@ class Handler(CommandHandler):
         self.ready()
 
     def refused(self, waiter: Waiter, reason: str) -> None:
-        """End the wait: the queue has stopped."""
         self.waiter = self.asked = None
         self._answer_error(b"SERVER_ERROR", reason)
         self.ready()
@@ -749,51 +485,6 @@ class Handler(CommandHandler):
         else:
             self._unless_quiet(command, reply)
 
-    # Bindings: replies wait until they are on disk
-
-    def _about_bindings(self, command: Command) -> None:
-        collection = self.state.collection
-        bindings = collection.bindings
-        if (damage := bindings.ledger.problem) is not None:
-            self._answer_no_bindings(damage)
-            return
-        if command.kind == wire.BINDINGS:
-            self._tell(bindings_report(collection, command.item_key))
-            return
-        if command.kind == wire.UNBIND_ALL:
-            self._unbind_all(command, wire.OK)
-            return
-        if command.kind == wire.BIND and not command.may_create and collection.look_for(command.name) is None:
-            raise QueueNotMade(f"not allowed: create on {command.name!r}")
-
-        def settled(problem: KestrelError | None) -> None:
-            if problem is None:
-                self.out.append(wire.OK)
-            else:
-                self._answer_no_bindings(problem)
-
-        change = bindings.bind if command.kind == wire.BIND else bindings.unbind
-        self._await_ledger(partial(change, command.item_key), settled)
-
-    def _answer_no_bindings(self, problem: KestrelError) -> None:
-        is_full = isinstance(problem, LedgerFull)
-        self._answer_error(b"SERVER_ERROR", "too many bindings" if is_full else f"bindings {problem}")
-
-    def _unbind_all(self, command: Command, reply: bytes | None) -> None:
-        """Remove bindings of a queue and reply, or execute the command that was put off for it; in slices."""
-        self.held = self.is_at_work = True
-        self.state.control.take_on(self._carry_out_unbind(command, reply))
-
-    def _carry_out_unbind(self, command: Command, reply: bytes | None) -> Work:
-        exchange = command.item_key or None  # a `delete` has none
-        problem = yield from self.state.collection.bindings.unbind_all(command.key, exchange)
-        if problem is not None:
-            self.put_off = None
-            self._answer_no_bindings(problem)
-        elif reply is not None:
-            self.out.append(reply)
-        self._let_go()
-
     def _server_command(self, command: Command) -> None:
         kind, out, state = command.kind, self.out, self.state
         if kind == wire.VERSION:
@@ -828,55 +519,6 @@ class Handler(CommandHandler):
         elif kind == wire.UNDO:
             self.held = True
             state.control.undo(command.name, self._undone)
-
-    def _answer_when_forgotten(self, command: Command, reply: bytes) -> None:
-        """Answer a DELETE once no start finds the declaration of the queue any more."""
-
-        def forgotten(failure: KestrelError | None) -> None:
-            if failure is not None:
-                self._answer_problem(failure)
-            else:
-                self._unless_quiet(command, reply)
-
-        self._await_ledger(partial(self.state.collection.declared.forgotten, command.name), forgotten)
-
-    def _await_ledger(self, begin: Callable[[Done], object], settled: Callable[[KestrelError | None], None]) -> None:
-        """Begin a change of a ledger, and have the commands behind wait until `settled` has answered."""
-        is_late = False
-
-        def end(failure: KestrelError | None) -> None:
-            settled(failure)
-            self.held = self.is_at_work = False
-            if is_late:
-                self.ready()
-                self.state.collection.commit.wake()
-
-        self.held = self.is_at_work = True
-        try:
-            begin(end)
-        except (BadQueueName, DeclarationRefused, JournalFailed, JournalCorrupt, LedgerFull, QueueNotMade) as problem:
-            end(problem)
-        is_late = True
-
-    def _declare(self, command: Command) -> None:
-        """Set a queue's settings, which are answered for once they are on disk."""
-        collection = self.state.collection
-
-        def begin(done: Done) -> None:
-            words = [word.decode("latin-1").partition("=") for word in command.words]
-            options = {name: read_option(name, value) for name, _, value in words}
-            by = f"{command.prefix.decode()}/{self.holder}" if command.prefix else self.holder
-            collection.declare(command.name, options, by, done, may_delete=command.may_delete)
-
-        def settled(failure: KestrelError | None) -> None:
-            if failure is not None:
-                self._answer_problem(failure)
-                return
-            if (reader := collection.find(command.name)) is not None:
-                self._depend_on(reader.queue)  # its journal says that it was created
-            self.out.append(wire.DECLARED)
-
-        self._await_ledger(begin, settled)
 
     # Long work, done between turns while the commands behind it wait
 
@@ -918,7 +560,7 @@ class Handler(CommandHandler):
             reply = "".join([line + "\r\n" for line in lines])
             self._answer_late(reply.encode("utf-8", "surrogateescape"))
         elif isinstance(outcome, JournalCorrupt):  # another repair would not help
-            self._answer_late(_error(b"SERVER_ERROR", f"corrupt {outcome}"))
+            self._answer_late(error_reply(b"SERVER_ERROR", f"corrupt {outcome}"))
         else:
             self._not_repaired(outcome)
 
@@ -940,19 +582,7 @@ class Handler(CommandHandler):
         if self.strict:
             self._target(command)
 
-    def _unless_quiet(self, command: Command, reply: bytes) -> None:
-        if not command.noreply:
-            self.out.append(reply)
-
-    def _depend_on_name(self, name: str) -> None:
-        reader = self.state.collection.find(name)
-        if reader is not None:
-            self._depend_on(reader.queue)
-
     # The end
-
-    def commit_failure(self, reason: str) -> bytes:
-        return _error(b"SERVER_ERROR", f"journal {reason}")
 
     def disconnect(self) -> None:
         """End the client's wait, and return its open reads to the head in their order.
