@@ -12,7 +12,7 @@ from tests.support.daemon import running_daemon
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "client.md").read_text()
 PROGRAMS: Final = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-SAID: Final = ["b'cat.jpg'\n", "b'dog.jpg'\n", "", "b'bird.jpg'\n"]
+SAID: Final = ["b'cat.jpg'\n", "b'dog.jpg'\n", "", "b'bird.jpg'\n", "billing-1 True\n"]
 
 
 @pytest.mark.parametrize("number", range(len(SAID)))

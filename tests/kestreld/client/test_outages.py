@@ -13,6 +13,7 @@ import pytest
 from kestreld.client import AsyncKestrelCluster, ClusterQueue, KestrelCluster, ServersAway
 from kestreld.client.pool_calls import OUTAGE_MS
 from tests.support.daemon import Daemon, running_daemon
+from tests.support.interrupting import Interrupted, interrupted_at
 from tests.support.waiting import PATIENCE_S, until
 
 SHORT_S: Final = 0.3
@@ -149,3 +150,30 @@ def test_the_longer_one_of_what_was_chosen_counts(options: dict[str, Any], outag
     cluster = KestrelCluster([NOBODY])
     cluster.patience_ms = 7
     assert cluster._calls.outage_ms == 7
+
+
+def is_tried() -> bool:
+    return any(thread.name == f"trying {NOBODY}" and thread.is_alive() for thread in threading.enumerate())
+
+
+def test_a_server_is_tried_again_whatever_interrupts_who_finds_it_away() -> None:
+    at, is_interrupted = 1, True
+    while is_interrupted:
+        with KestrelCluster([NOBODY], patience_ms=0) as cluster:
+            (server,) = cluster._calls.servers
+            is_interrupted = interrupted_in(cluster, at)
+            assert not server.next_try_at_ms or is_tried(), at
+        until(lambda: not is_tried(), "the end of the thread that tries it")
+        at += 1
+    assert at > 100
+
+
+def interrupted_in(cluster: KestrelCluster, at: int) -> bool:
+    """Ask a server that is away, with an exception at the `at`th place. False = there is no such place."""
+    try:
+        return interrupted_at(at, cluster.queue("work").get) is not None
+    except ServersAway:
+        return False
+    except RuntimeError as problem:  # Python makes that of an exception in the middle of a lock of its own
+        assert isinstance(problem.__context__, Interrupted)
+        return True
