@@ -15,7 +15,7 @@ from tests.support.daemon import Daemon, running_daemon
 from tests.support.process import environment
 
 ROOT: Final = Path(__file__).parents[3]
-LEASE_S: Final = 0.4
+LEASE_S: Final = 1.0
 PATCHES: Final = {
     "gevent": "from gevent import monkey; monkey.patch_all(); from gevent import spawn, sleep",
     "eventlet": "import eventlet; eventlet.monkey_patch(); from eventlet import spawn, sleep",
