@@ -174,7 +174,7 @@ def interrupted_in(cluster: KestrelCluster, at: int) -> bool:
         return interrupted_at(at, cluster.queue("work").get) is not None
     except ServersAway:
         return False
-    except RuntimeError as problem:  # Python makes that of an exception in the middle of a lock of its own
-        if not isinstance(problem.__context__, Interrupted):
-            raise
-        return True
+    except RuntimeError as problem:
+        if isinstance(problem.__context__, Interrupted):  # Python makes that of one in the middle of a lock of its own
+            return True
+        raise
