@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random, randrange
@@ -20,6 +21,7 @@ from kestreld.client.queue_talks import Answer, QueueTalks, Request
 from kestreld.errors import ConnectionLost
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.forwarder import Forwarder
+from tests.support.gate import Gate
 from tests.support.interrupting import interrupted_at
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_S, until
@@ -311,6 +313,31 @@ def test_closing_gives_back_what_an_interrupted_lease_may_have_left(daemon: Daem
             server.own_leases.lost(b"closed", cluster.name)
             assert aside.get() is None
         assert aside.get() == b"job"
+
+
+@pytest.mark.parametrize("face", ["threads", "tasks"])
+def test_closing_gives_back_an_item_that_is_on_its_way(daemon: Daemon, face: str) -> None:
+    gate = Gate(daemon.port)
+    with direct(daemon, f"closing {face}".replace(" ", "-")) as aside:
+        aside.put(b"job")
+        gate.withhold(b"VALUE ")
+        if face == "tasks":
+            asyncio.run(closed_meanwhile(gate, aside.name))
+        else:
+            with ThreadPoolExecutor(1) as pool:
+                with KestrelCluster([gate.address], timeout_ms=300) as cluster:
+                    waiting = pool.submit(cluster.queue(aside.name).lease, LONG_S, None)
+                    assert gate.withheld.wait(PATIENCE_S)
+                assert waiting.result(PATIENCE_S) is None
+        assert aside.get() == b"job"
+    gate.close()
+
+
+async def closed_meanwhile(gate: Gate, name: str) -> None:
+    async with AsyncKestrelCluster([gate.address], timeout_ms=300) as cluster:
+        waiting = asyncio.create_task(cluster.queue(name).lease(LONG_S, None))
+        assert await asyncio.to_thread(gate.withheld.wait, PATIENCE_S)
+    assert await waiting is None
 
 
 class Alarm(BaseException):
