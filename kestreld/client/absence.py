@@ -51,9 +51,12 @@ class Absence:
         """Return True if a server is to be left out that has failed so: it does not answer, or refuses everything."""
         return self._meaning(problem) is not None
 
-    def begin(self, problem: KestrelError) -> bool:
-        """Leave the server out because of a problem. False = it is left out already, or need not be."""
-        if self._problem is not None or (meaning := self._meaning(problem)) is None:
+    def begin(self, problem: KestrelError, answer_ms: int = 0) -> bool:
+        """Leave the server out because of a problem. False = it is left out already, or need not be.
+
+        `answer_ms`: the time in which it had to answer, 0 = the time-out.
+        """
+        if self._problem is not None or (meaning := self._meaning(problem, answer_ms)) is None:
             return False
         self._problem, reason = meaning
         _log.warning("%s is away: %s", self._address, reason)
@@ -74,12 +77,12 @@ class Absence:
         self._delay_ms = min(delay_ms, DELAY_MS_MAX)
         self._next_try_at_ms = now_ms() + round(self._delay_ms * self._chance.uniform(*SHARES))
 
-    def _meaning(self, problem: KestrelError) -> tuple[Callable[[], KestrelError], str] | None:
+    def _meaning(self, problem: KestrelError, answer_ms: int = 0) -> tuple[Callable[[], KestrelError], str] | None:
         """Return what to raise meanwhile, and why; None if the server need not be left out."""
         if isinstance(problem, ServersAway):
             return partial(ServersAway, problem.reasons), problem.reasons[self._address]
         if isinstance(problem, ConnectionLost) and isinstance(problem.__cause__, TimeoutError):
-            reason = f"no answer within {self._timeout_ms} ms"
+            reason = f"no answer within {answer_ms or self._timeout_ms} ms"
             return partial(ServersAway, {self._address: reason}), reason
         if isinstance(problem, ServerUnfit) and not problem.is_of_queue:
             return partial(ServerUnfit, self._address, problem.reason), problem.reason

@@ -24,7 +24,7 @@ class AsyncKeeper:
         alive: Alive | None,
         *,
         is_waited_on: Callable[[], bool],
-        note: Callable[[KestrelError], None],
+        note: Callable[[KestrelError, int], None],
     ) -> None:
         """See KeeperCalls."""
         self._bell = asyncio.Event()

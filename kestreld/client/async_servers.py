@@ -163,21 +163,21 @@ class AsyncServer:
     async def _connect(self) -> AsyncQueueConnection:
         return await AsyncQueueConnection.open(self.address, self._login, self._timeout_ms)
 
-    def _note_of_keeper(self, problem: KestrelError) -> None:
+    def _note_of_keeper(self, problem: KestrelError, answer_ms: int) -> None:
         """Note that the keeper has got no answer. If the server is silent, its other connections lead nowhere, too."""
-        self._note(problem)
+        self._note(problem, answer_ms)
         if is_silence(problem):
             for connection in self._waiting:
                 connection.close()
 
-    def _note(self, problem: KestrelError) -> None:
+    def _note(self, problem: KestrelError, answer_ms: int = 0) -> None:
         """Note a failure. A server that does not answer, or refuses everything, is left out until a try succeeds."""
         if not self._absence.is_due_to(problem):
             return
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
-        if not self._is_closed and self._absence.begin(problem):
+        if not self._is_closed and self._absence.begin(problem, answer_ms):
             self._trying = asyncio.create_task(self._try_again(), name=f"trying {self.address}")
 
     async def _try_again(self) -> None:

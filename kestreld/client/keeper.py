@@ -35,7 +35,7 @@ class Keeper:
         alive: Alive | None,
         *,
         is_waited_on: Callable[[], bool],
-        note: Callable[[KestrelError], None],
+        note: Callable[[KestrelError, int], None],
     ) -> None:
         """See KeeperCalls."""
         self._connection = _KeeperConnection(address, login, timeout_ms)

@@ -86,11 +86,11 @@ class KeeperCalls:
         *,
         is_waited_on: Callable[[], bool],
         ring: Callable[[], None],
-        note: Callable[[KestrelError], None],
+        note: Callable[[KestrelError, int], None],
     ) -> None:
         """`alive`: asked before leases are extended. `is_waited_on`: True if somebody waits for the server.
 
-        `ring` ends a Rest. `note` is told of each failure to get an answer.
+        `ring` ends a Rest. `note` is told of each failure to get an answer, and of the ms that were allowed.
         """
         self.address = address
         self.is_closed = False  # True = `run` returns as soon as nobody needs it
@@ -176,7 +176,7 @@ class KeeperCalls:
         try:
             return (yield Exchange(requests, answer_ms))  # type: ignore[no-any-return]
         except KestrelError as problem:
-            self._note(problem)
+            self._note(problem, answer_ms or self._timeout_ms)
             raise
         finally:
             self._spoke_at_ms = now_ms()

@@ -187,7 +187,7 @@ class PoolCalls(Generic[S]):
         forever. Raises ServersAway.
         """
         until_ms = None if wait_ms is None else now_ms() + wait_ms
-        patience, turn_ms = Patience(self, self.outage_ms, until_ms), 0
+        patience, turn_ms, has_waited = Patience(self, self.outage_ms, until_ms), 0, False
         while not self.is_closed():
             reasons: dict[str, str] = {}
             refusals: dict[str, ServerUnfit] = {}
@@ -207,9 +207,13 @@ class PoolCalls(Generic[S]):
                 break
             asked = len(self.servers) - len(reasons) - len(refusals)
             if not asked:
+                if has_waited:  # until a moment ago a server was there, although it has said nothing since
+                    patience.renew()
+                    has_waited = False
                 yield patience.spend(reasons, refusals)
                 continue
             patience.renew()
+            has_waited = True
             if until_ms is not None and now_ms() >= until_ms:
                 self._log_stopped(refusals)
                 return None

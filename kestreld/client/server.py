@@ -61,7 +61,7 @@ class Server:
             timeout_ms,
             alive,
             is_waited_on=self._waiting.has_any,
-            note=lambda problem: None if (noted := note()) is None else noted(problem),
+            note=lambda problem, answer_ms: None if (noted := note()) is None else noted(problem, answer_ms),
         )
 
     def after_fork(self) -> None:
@@ -99,28 +99,28 @@ class Server:
             self.note(problem)
             raise
 
-    def note(self, problem: KestrelError) -> None:
-        """Note a failed command. A server that does not answer, or refuses everything, is left out."""
+    def note(self, problem: KestrelError, answer_ms: int = 0) -> None:
+        """Note a failed command. A server that does not answer, or refuses everything, is left out. See `Absence.begin`."""
         if not self._absence.is_due_to(problem):
             return
         self._close_idle()
-        self._leave_out(problem)
+        self._leave_out(problem, answer_ms)
 
-    def _note_of_keeper(self, problem: KestrelError) -> None:
+    def _note_of_keeper(self, problem: KestrelError, answer_ms: int) -> None:
         """Note that the keeper has got no answer. If the server is silent, its other connections lead nowhere, too."""
         if not is_patched():  # no greenlet may be made in the keeper's thread
-            self.note(problem)
+            self.note(problem, answer_ms)
         if is_silence(problem):
             for connection in self._idle.copy():  # some stay if that thread may not close them
                 connection.hang_up()
             self._waiting.hang_up()
 
-    def _leave_out(self, problem: KestrelError) -> None:
+    def _leave_out(self, problem: KestrelError, answer_ms: int) -> None:
         """Leave the server out until it answers a thread that tries it: no operation waits for that."""
         is_tried = False
         try:
             with self._lock:
-                if self._closed or not self._absence.begin(problem):
+                if self._closed or not self._absence.begin(problem, answer_ms):
                     is_tried = True
                     return
             Thread(target=_try_again, args=(ref(self), self._over), name=f"trying {self.address}", daemon=True).start()
