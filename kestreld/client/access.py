@@ -327,9 +327,18 @@ def is_quiet(connected: Socket) -> bool:
 
 def hang_up(connected: Socket) -> None:
     """End a connection that another thread is using, or a greenlet of another thread."""
+    _shut_down(connected, socket.SHUT_RDWR)
+
+
+def finish_sending(connected: Socket) -> None:
+    """Tell the peer that nothing more will come; what it has sent can still be read. Not for TLS."""
+    _shut_down(connected, socket.SHUT_WR)
+
+
+def _shut_down(connected: Socket, how: int) -> None:
     with suppress(OSError, ValueError):  # it is closed
         same = _unpatched_socket(fileno=connected.fileno())
         try:
-            same.shutdown(socket.SHUT_RDWR)
+            same.shutdown(how)
         finally:
             same.detach()

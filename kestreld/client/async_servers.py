@@ -15,7 +15,7 @@ from kestreld.client.calls import carry_out_in_loop
 from kestreld.client.keeper_calls import PING, PING_ANSWER_MS, PING_MS, Alive, is_silence
 from kestreld.client.own_leases import OwnLeases
 from kestreld.client.pool_calls import Ask, Take, talking
-from kestreld.client.queue_talks import Answer, QueueTalks, Request, Talk
+from kestreld.client.queue_talks import Answer, QueueTalks, Request, Talk, token_of
 from kestreld.client.replies import ReplyParser, UnparsableReply
 from kestreld.client.server import IDLE_MAX
 from kestreld.errors import ConnectionLost, KestrelError, ServersAway, ServerUnfit, UnexpectedReply
@@ -50,8 +50,7 @@ class AsyncQueueConnection(AsyncTransport[Answer]):
         """Return the token of an item that was leased for a task which is gone, and close the connection; 0 = none."""
         for answer in await self.last_values():
             if isinstance(answer.reply, tuple) and answer.reply:
-                token = answer.header.split(b" ")[-1]
-                return int(token) if token.isdigit() else 0
+                return token_of(answer.header)
         return 0
 
 

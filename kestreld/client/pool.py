@@ -50,6 +50,8 @@ class ServerPool:
 
         def do(connection: ClientConnection) -> Any:
             with step.server.waited_on(connection, step.wait_ms) if step.wait_ms else nullcontext():
+                if step.leases_from:
+                    return step.server.leased(connection, step.leases_from, step.do)
                 return step.do(connection)
 
         if not isinstance(step, Open):

@@ -328,6 +328,11 @@ class QueueTalks:
         return line
 
 
+def token_of(header: bytes) -> int:
+    """Return the token of a leased item from its header."""
+    return int(header.rpartition(b" ")[2])
+
+
 def sendable(data: bytes, expiry: int) -> bytes:
     """Return an item as bytes to send. Raises InvalidType for anything but bytes."""
     checks.data(data, "item")

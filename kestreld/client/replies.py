@@ -24,6 +24,11 @@ class ReplyParser:
         self._missing_bytes = 0  # of an incomplete item: parsing continues once they are there
         self._items: list[bytes] = []
 
+    @property
+    def unread(self) -> bytes:
+        """What has come of a reply that is not complete."""
+        return b"".join(self._pieces)
+
     def feed(self, data: bytes) -> list[Reply]:
         """Return the replies that are complete with `data`. Raises UnparsableReply."""
         self._pieces.append(data)

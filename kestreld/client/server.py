@@ -14,6 +14,7 @@ from kestreld.client.connection import ClientConnection
 from kestreld.client.keeper import Keeper
 from kestreld.client.keeper_calls import PING, PING_ANSWER_MS, PING_MS, Alive, is_silence
 from kestreld.client.own_leases import OwnLeases
+from kestreld.client.queue_talks import token_of
 from kestreld.client.transport import Transport
 from kestreld.client.unpatched import is_patched, original
 from kestreld.errors import ConnectionLost, KestrelError, ServerRefused, ServersAway, ServerUnfit
@@ -22,6 +23,7 @@ from kestreld.forks import restart_in_child
 T = TypeVar("T")
 
 IDLE_MAX: Final = 256  # free connections beyond these are closed
+LAST_WORDS_MS: Final = 500  # for which an interruption of a lease waits for what the server has sent meanwhile
 
 _log: Final = logging.getLogger("kestreld.client")
 
@@ -100,7 +102,7 @@ class Server:
             raise
 
     def note(self, problem: KestrelError, answer_ms: int = 0) -> None:
-        """Note a failed command. A server that does not answer, or refuses everything, is left out. See `Absence.begin`."""
+        """Note a failed command. A server that does not answer, or refuses everything, is left out: see Absence."""
         if not self._absence.is_due_to(problem):
             return
         self._close_idle()
@@ -171,6 +173,26 @@ class Server:
         connection, answer = self._asked_on(do, is_urgent=is_urgent)
         self.give_back(connection)
         return answer
+
+    def leased(self, connection: ClientConnection, queue: bytes, lease: Callable[[ClientConnection], T]) -> T:
+        """Return the outcome of `lease`. What comes for a caller that is interrupted meanwhile is given back."""
+        before, is_over = connection.last_header, False
+        try:
+            outcome = lease(connection)
+            is_over = True
+            return outcome
+        except KestrelError:
+            is_over = True
+            raise
+        finally:
+            if not is_over and (header := connection.hear_out(LAST_WORDS_MS)) != before:
+                self._give_back_leased(queue, token_of(header))
+
+    def _give_back_leased(self, queue: bytes, token: int) -> None:
+        try:
+            self.asked(lambda other: other.give_back(queue, token), is_urgent=True)
+        except KestrelError as problem:
+            _log.warning("an item leased for an interrupted caller comes again when its lease is over: %s", problem)
 
     def opened(self, key: bytes, fetch: Callable[[ClientConnection], bytes | None]) -> "OpenRead | None":
         """Return the item of queue `key` that `fetch` opens, with its connection. Raises as `connection`."""

@@ -12,8 +12,10 @@ from kestreld.client.access import (
     RECEIVE_BYTES,
     Enter,
     Login,
+    ServerAddress,
     Socket,
     connect,
+    finish_sending,
     hang_up,
     is_quiet,
     log_in,
@@ -97,6 +99,27 @@ class Transport:
         """Interrupt another thread that waits on this connection."""
         if (connected := self._socket) is not None:
             hang_up(connected)
+
+    @property
+    def last_header(self) -> bytes:
+        """The header of the last item that has come."""
+        return self._parser.header
+
+    def hear_out(self, most_ms: int) -> bytes:
+        """Read what the server has sent before it learns that nobody waits, unless by TLS, and close the connection.
+
+        Return the header of the item that has come last, also if its reply was not read to its end.
+        """
+        heard = self._parser.unread
+        with suppress(OSError, errors.KestrelError):
+            if self._socket is not None and not self._login.uses_tls(ServerAddress.parse(self.address)):
+                finish_sending(self._socket)
+                self._socket.settimeout(most_ms / 1000)
+                while True:
+                    heard += self._received(RECEIVE_BYTES)
+        self.close()
+        header, eol, _ = heard.partition(b"\r\n")
+        return header if eol and header.startswith(b"VALUE ") else self._parser.header
 
     def carry_out(self, talk: Talk[T]) -> T:
         """Carry a talk out. Any failure once it has begun ends the connection, except what the talk itself handles."""

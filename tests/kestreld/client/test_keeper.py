@@ -528,6 +528,23 @@ def test_who_is_interrupted_on_the_way_into_a_block_leaves_no_heartbeat(
     assert interrupt_everywhere(cluster, queue, 3) > 10
 
 
+def test_who_is_interrupted_while_it_leases_holds_nothing(cluster: KestrelCluster, daemon: Daemon) -> None:
+    """But where the reply is in nobody's hands, between two functions: the item comes again when its time is over."""
+    at, held = 1, 0
+    with KestrelCluster([daemon.address]) as other:
+        queue = other.queue("interrupted")
+        while True:
+            queue.delete()
+            queue.put(b"x")
+            found = interrupted_at(at, lambda: cluster.queue("interrupted").lease(LONG_S))
+            if found is None or found[0] is not None:
+                break
+            held += queue.get() is None
+            at += 1
+    assert at > 100
+    assert held <= 6
+
+
 @pytest.mark.parametrize("alarms", [100, pytest.param(10_000, marks=pytest.mark.long)])
 @pytest.mark.timeout(600)
 def test_interruptions_anywhere_lose_no_item_and_hold_none(daemon: Daemon, alarms: int) -> None:
