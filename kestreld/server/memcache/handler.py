@@ -48,10 +48,11 @@ from kestreld.server.memcache.commands import (
 )
 from kestreld.server.memcache.lease_commands import LeaseCommands
 from kestreld.server.memcache.replies import error_reply
+from kestreld.server.memcache.table_commands import BINDS
 from kestreld.server.state import Reloaded, ServerState
 
 _READS: Final = frozenset((wire.READ, GET))
-_ABOUT_BINDINGS: Final = frozenset((wire.BIND, wire.UNBIND, wire.UNBIND_ALL, wire.BINDINGS))
+_ABOUT_BINDINGS: Final = frozenset((wire.UNBIND_ALL, wire.BINDINGS))
 _DATA_AT: Final = ITEM_HEADER_BYTES
 _KEYS_AT_ONCE: Final = 32  # of a GET, between looks at the clock
 _VALUE_END: Final = b"\r\nEND\r\n"
@@ -155,6 +156,10 @@ class Handler(LeaseCommands):
                         continue
                     elif kind == LEASE:
                         self._lease(command)
+                    elif kind in BINDS:
+                        self._bind(command, commands)
+                        if self.put_off is not None:
+                            return True
                     else:
                         self._other(command)
                     if self.room_bytes < 0 or self.waiter is not None or self.held or self.closing:

@@ -1,7 +1,8 @@
 """Commands about bindings and declarations, whose replies wait until these are on disk."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any, Final
 
 from kestreld.errors import (
     BadQueueName,
@@ -18,7 +19,18 @@ from kestreld.queues.reports import bindings_report
 from kestreld.queues.slices import Work
 from kestreld.server.memcache import commands as wire
 from kestreld.server.memcache.commands import Command
-from kestreld.server.memcache.replies import Replies
+from kestreld.server.memcache.replies import Replies, error_reply
+
+BINDS: Final = frozenset((wire.BIND, wire.UNBIND))
+_BOUND_AT_ONCE: Final = 200
+
+
+def _no_bindings(problem: KestrelError) -> bytes:
+    """The reply to a command about bindings that cannot be carried out."""
+    if isinstance(problem, QueueNotMade):
+        return error_reply(b"CLIENT_ERROR", str(problem))
+    is_full = isinstance(problem, LedgerFull)
+    return error_reply(b"SERVER_ERROR", "too many bindings" if is_full else f"bindings {problem}")
 
 
 class TableCommands(Replies):
@@ -26,31 +38,52 @@ class TableCommands(Replies):
 
     def _about_bindings(self, command: Command) -> None:
         collection = self.state.collection
-        bindings = collection.bindings
-        if (damage := bindings.ledger.problem) is not None:
-            self._answer_no_bindings(damage)
-            return
-        if command.kind == wire.BINDINGS:
+        if (damage := collection.bindings.ledger.problem) is not None:
+            self.out.append(_no_bindings(damage))
+        elif command.kind == wire.BINDINGS:
             self._tell(bindings_report(collection, command.item_key))
-            return
-        if command.kind == wire.UNBIND_ALL:
+        else:
             self._unbind_all(command, wire.OK)
-            return
-        if command.kind == wire.BIND and not command.may_create and collection.look_for(command.name) is None:
-            raise QueueNotMade(f"not allowed: create on {command.name!r}")
 
-        def settled(problem: KestrelError | None) -> None:
-            if problem is None:
-                self.out.append(wire.OK)
-            else:
-                self._answer_no_bindings(problem)
+    def _bind(self, command: Command, commands: Iterator[Any]) -> None:
+        """Execute a BIND or UNBIND and those right behind it, which share syncs; other commands wait for them."""
+        batch = [command]
+        for each in commands:
+            following: Command = each
+            if following.kind not in BINDS or len(batch) >= _BOUND_AT_ONCE:
+                self.put_off = following
+                break
+            batch.append(following)
+        replies = dict.fromkeys(range(len(batch)), b"")
+        missing = len(batch)
+        is_late = False
 
-        change = bindings.bind if command.kind == wire.BIND else bindings.unbind
-        self._await_ledger(partial(change, command.item_key), settled)
+        def settled(place: int, problem: KestrelError | None) -> None:
+            nonlocal missing
+            replies[place] = wire.OK if problem is None else _no_bindings(problem)
+            missing -= 1
+            if not missing:
+                self.out += replies.values()
+                self.held = self.is_at_work = False
+                if is_late:
+                    self.ready()
+                    self.state.collection.commit.wake()
 
-    def _answer_no_bindings(self, problem: KestrelError) -> None:
-        is_full = isinstance(problem, LedgerFull)
-        self._answer_error(b"SERVER_ERROR", "too many bindings" if is_full else f"bindings {problem}")
+        self.held = self.is_at_work = True
+        for place, one in enumerate(batch):
+            self._begin_bind(one, partial(settled, place))
+        is_late = True
+
+    def _begin_bind(self, command: Command, done: Callable[[KestrelError | None], None]) -> None:
+        collection = self.state.collection
+        is_bind = command.kind == wire.BIND
+        try:
+            is_there = command.name in collection.readers or collection.problem_of(command.name) is not None
+            if is_bind and not command.may_create and not is_there:
+                raise QueueNotMade(f"not allowed: create on {command.name!r}")
+            (collection.bindings.bind if is_bind else collection.bindings.unbind)(command.item_key, done)
+        except (JournalCorrupt, LedgerFull, QueueNotMade) as problem:
+            done(problem)
 
     def _unbind_all(self, command: Command, reply: bytes | None) -> None:
         """Remove bindings of a queue and reply, or execute the command that was put off for it; in slices."""
@@ -62,7 +95,7 @@ class TableCommands(Replies):
         problem = yield from self.state.collection.bindings.unbind_all(command.key, exchange)
         if problem is not None:
             self.put_off = None
-            self._answer_no_bindings(problem)
+            self.out.append(_no_bindings(problem))
         elif reply is not None:
             self.out.append(reply)
         self._let_go()
