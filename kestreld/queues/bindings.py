@@ -25,10 +25,10 @@ def encoded_word(word: bytes) -> bytes:
     return _TO_ENCODE.sub(lambda found: b"%%%02X" % found[0][0], word) or EMPTY
 
 
-def decoded_word(word: bytes) -> bytes | None:
-    """The bytes that a word of a command stands for; None if a `%` in it is not followed by two hexadecimal digits."""
-    if word == EMPTY:
-        return b""
+def decoded(word: bytes) -> bytes | None:
+    """The bytes that a text with %XX stands for; None if a `%` in it is not followed by two hexadecimal digits."""
+    if b"%" not in word:
+        return word
     if any(found[1] is None for found in _CODE.finditer(word)):
         return None
     return _CODE.sub(lambda found: bytes([int(found[1], 16)]), word)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from kestreld.checks import holder_problem, reason_problem
 from kestreld.config.config import Compat, QueueConfig
 from kestreld.config.queue_names import queue_name_problem
-from kestreld.queues.bindings import EMPTY, WORD_BYTES_MAX, binding_key, decoded_word, encoded_word
+from kestreld.queues.bindings import EMPTY, WORD_BYTES_MAX, binding_key, decoded, encoded_word
 from kestreld.server.command_handler import DATA_READ_BYTES, READ_BYTES, Parser
 from kestreld.server.memcache import commands as wire
 from kestreld.server.memcache.commands import (
@@ -46,7 +46,6 @@ BINARY_MAGIC: Final = (b"\x80", b"\x81")  # the first byte of memcached's binary
 _HTTP: Final = re.compile(rb"[A-Za-z]+ \S+ HTTP/\d")
 _BINARY_UNKNOWN: Final = b"Unknown command"
 _NUMBER: Final = re.compile(rb"-?\d{1,19}")
-_ENCODED: Final = re.compile(rb"%([0-9A-Fa-f]{2})?")
 TOKEN_DIGITS_MAX: Final = 20
 _TOKEN: Final = re.compile(rb"\d{1,%d}(?![^ /])" % TOKEN_DIGITS_MAX)
 _LIST: Final = re.compile(rb"~[!-.0-~]{1,64}")
@@ -729,9 +728,9 @@ class MemcacheParser(Parser):
 
     def _read_reason(self, command: Command, encoded: bytes) -> str:
         """Read the reason of a failure, with %XX for bytes that keys cannot have; returns the error, or ""."""
-        if None in (code := [found[1] for found in _ENCODED.finditer(encoded)]):
+        text = decoded(encoded)
+        if text is None:
             return "reason= needs two hexadecimal digits behind each %"
-        text = _ENCODED.sub(lambda found: bytes([int(found[1], 16)]), encoded) if code else encoded
         try:
             problem = reason_problem(text.decode())
         except UnicodeDecodeError:
@@ -805,7 +804,7 @@ class MemcacheParser(Parser):
             if kind == wire.UNBIND and len(words) == 1:
                 command.kind = wire.UNBIND_ALL
         for what, word in zip(("exchange", "routing key", "pattern"), words, strict=False):
-            text = decoded_word(word)
+            text = b"" if word == EMPTY else decoded(word)
             if text is None:
                 return self._refuse(f"{what} needs two hexadecimal digits behind each %")
             if len(text) > WORD_BYTES_MAX:
