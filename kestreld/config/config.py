@@ -282,9 +282,6 @@ class Config:
             config = replace(config, move_expired_to=None)
         if config.move_failed_to is not None and family_of(config.move_failed_to) == family_of(name):
             config = replace(config, move_failed_to=None, max_retries=None)
-        is_crossed = (config.move_failed_to is None) != (config.max_retries is None)
-        if is_crossed and self.patterns:  # of two of them that were not made for each other
-            config = replace(config, move_failed_to=None, max_retries=None)
         if config.fanout_only and "+" in name:
             config = replace(config, fanout_only=False)
         return config

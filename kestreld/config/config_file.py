@@ -283,7 +283,10 @@ class _Draft:
                 if to and to != queue and family_of(to) == family_of(queue):
                     self._problem(self._places[queue, name], f"{name}: {to!r} belongs to the same family as {queue!r}")
             if {"max_retries", "move_failed_to"} & block.keys():
+                problems = len(self._problems)
                 self._check_retries(queue)
+                if len(self._problems) == problems:
+                    self._check_half(queue)
 
     def _check_retries(self, queue: str) -> None:
         """Check that max_retries and move_failed_to are set both or neither."""
@@ -293,6 +296,18 @@ class _Draft:
             given = "move_failed_to" if missing == ["max_retries"] else "max_retries"
             place = self._places[queue, given if given in self.queues[queue] else missing[0]]
             self._problem(place, f"{given} has no effect without {missing[0]}: set both or neither")
+
+    def _check_half(self, pattern: str) -> None:
+        """Check that no other block makes half a policy of a pattern that sets max_retries or move_failed_to only."""
+        given = [name for name in ("max_retries", "move_failed_to") if name in self.queues[pattern]]
+        if not is_pattern(pattern) or len(given) == 2:
+            return
+        name = given[0]
+        missing = "move_failed_to" if name == "max_retries" else "max_retries"
+        is_off = self.queues[pattern][name] is None
+        others = [block for one, block in self.queues.items() if one not in ("", pattern) and missing in block]
+        if any((block[missing] is None) != is_off for block in others):
+            self._problem(self._places[pattern, name], f"{name}: set {missing} as well, as other blocks do")
 
     def _check_circles(self, name: str) -> None:
         """Check that no queue moves items to itself, directly or by way of others."""
