@@ -56,7 +56,7 @@ TOP_LEVEL_FOLDERS: Final = frozenset(
 MAY_IMPORT: Final = {
     "asyncio": ("client/async_", "daemon.py", "server/", "library/answer.py"),
     "concurrent": ("server/bus/host_names.py", "server/cpu_worker.py", "library/"),
-    "threading": ("client/", "disk_threads.py", "library/", "recipes/waiting.py"),
+    "threading": ("client/", "disk_threads.py", "integrations/celery/wire.py", "library/", "recipes/waiting.py"),
     "signal": ("daemon.py",),
     "os": ("daemon.py", "disque_server.py", "files.py", "forks.py", "net.py", "spool_lock.py", "systemd.py"),
     "pathlib": ("daemon.py", "listening.py"),
@@ -65,24 +65,25 @@ MAY_IMPORT: Final = {
     "tempfile": (),
     "io": (),
     "mmap": (),
-    "socket": ("client/access.py", "net.py", "systemd.py"),
-    "select": ("client/access.py", "net.py", "recipes/servers.py"),
+    "socket": ("client/access.py", "integrations/celery/", "net.py", "systemd.py"),
+    "select": ("client/access.py", "integrations/celery/wire.py", "net.py", "recipes/servers.py"),
     "selectors": ("server/loop.py",),
     "time": ("clock.py",),
-    "datetime": (),
+    "datetime": ("integrations/celery/messages.py",),
     "random": ("client/",),
-    "secrets": ("recipes/",),
+    "secrets": ("integrations/celery/", "recipes/"),
     "uuid": (),
     "subprocess": ("library/shared_spool.py",),
     "multiprocessing": (),
 }
 # The last line of defence, where nobody is left to hand an error to; threads, which tell of their death or hand it to
-# who waits; an answer, which hands it to who asked, and calls callbacks as any future does; and what asks a callback of
-# the user's whether it is alive.
+# who waits; an answer, which hands it to who asked, and calls callbacks as any future does; what asks a callback of the
+# user's whether it is alive; and what is loaded in programs that do not use it.
 MAY_CATCH_ALL: Final = {
     "kestrelctl/shell/endings.py": 1,
     "kestreld/client/keeper_calls.py": 1,
     "kestreld/disk_threads.py": 2,
+    "kestreld/integrations/celery/aliases.py": 1,
     "kestreld/library/answer.py": 2,
     "kestreld/library/worker.py": 1,
 }
@@ -158,6 +159,8 @@ def test_the_system_is_reached_through_its_doors_only() -> None:
 
 # Who else than the client and the server's side makes sockets or reads from them, and why.
 MAY_TOUCH_SOCKETS: Final = {
+    "kestreld/integrations/celery/transport.py": "a pair that calls Kombu's event loop back",
+    "kestreld/integrations/celery/wire.py": "Kombu's event loop waits on it; connected and parsed by the client",
     "kestreld/systemd.py": "takes over sockets that systemd listens on, and tells it that the server is ready",
     "kestreld/tls.py": "the server's side of TLS",
     "kestrelctl/bench/loop.py": "many connections of the client's at once; their replies go through its parser",

@@ -1,5 +1,6 @@
 """Parser for memcache replies, fed with bytes in any pieces."""
 
+from collections import deque
 from typing import Final
 
 LINE_BYTES_MAX: Final = 65_536  # longer than any reply
@@ -18,8 +19,10 @@ class UnparsableReply(Exception):
 class ReplyParser:
     """Parser that is fed bytes by `feed`, which returns the replies that are complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_headers: bool = False) -> None:
+        """`keeps_headers`: `headers` gets the header of each item, for a client that pipelines and takes them out."""
         self.header = b""  # of the last item: VALUE <key> <flags> <bytes>, and its id if requested
+        self.headers: deque[bytes] | None = deque() if keeps_headers else None
         self._pieces: list[bytes] = []
         self._missing_bytes = 0  # of an incomplete item: parsing continues once they are there
         self._items: list[bytes] = []
@@ -52,6 +55,8 @@ class ReplyParser:
                 if not buffer.startswith(b"\r\n", end):
                     raise UnparsableReply(header)
                 self._items.append(buffer[eol + 2 : end])
+                if self.headers is not None:
+                    self.headers.append(header)
                 at = end + 2
                 continue
             line = buffer[at:eol]

@@ -19,7 +19,7 @@ PRODUCTS: Final[dict[str, tuple[str, ...]]] = {
     "Jobs and clusters": ("kestreld/jobs", "kestreld/server/disque", "kestreld/cluster", "kestreld/server/bus"),
     "Cache": ("kestreld/cache", "kestreld/server/cache"),
     "Library": ("kestreld/library",),
-    "Clients": ("kestreld/client", "kestreld/recipes"),
+    "Clients": ("kestreld/client", "kestreld/recipes", "kestreld/integrations", "kestreld/integrations/celery"),
     "Command line": (
         "kestrelctl",
         "kestrelctl/commands",

@@ -1,0 +1,166 @@
+"""Broker: what the channels of one transport ask of the server."""
+
+import re
+import socket
+from collections.abc import Callable, Iterable
+from secrets import token_hex
+from typing import Final, TypeVar
+
+from kombu.exceptions import ChannelError
+
+from kestreld.client.heartbeat import pauses_ms
+from kestreld.client.items import EXPIRY_RELATIVE_S_MAX, OpenItem
+from kestreld.client.pool_calls import now_ms
+from kestreld.client.queue_talks import QueueTalks, Talk
+from kestreld.clock import Clock
+from kestreld.errors import ConnectionLost, ServerRefused, ServersAway
+from kestreld.integrations.celery.bindings import Binding
+from kestreld.integrations.celery.consumption import Consumption
+from kestreld.integrations.celery.leases import End, HeldItem, LeaseKeeper
+from kestreld.integrations.celery.settings import Settings
+from kestreld.integrations.celery.wire import Wire, wait_for
+
+T = TypeVar("T")
+_HOLDER: Final = re.compile(r"[^!-.0-~]")
+DELAY_MS_MAX: Final = 365 * 86_400_000  # of a server that is not configured otherwise
+
+
+class Broker:
+    """The server of a transport. A lost connection is opened again, and the command repeated, for `publish_outage_s`.
+
+    Every command may be repeated: puts have keys.
+    """
+
+    def __init__(self, settings: Settings, alive: Callable[[], bool]) -> None:
+        self.settings = settings
+        self.defers = False  # True = what ends leases is sent by `flush`
+        self.wire = self._new_wire()
+        self.keeper = LeaseKeeper(self._new_wire(), settings.lease_ms, alive, self.flush)
+        host = _HOLDER.sub("_", socket.gethostname())[:30]
+        self._holder = f"celery.{host}.{token_hex(6)}"
+
+    def connect(self) -> None:
+        """Connect. Raises KestrelError at once if that fails."""
+        self.wire.open()
+
+    def close(self) -> None:
+        """Close the connection for commands; leases that are still held are kept until they are ended."""
+        self.wire.settle()
+        self.keeper.close()
+
+    def flush(self) -> None:
+        """Send what ends leases."""
+        self.wire.flush()
+
+    def _new_wire(self) -> Wire:
+        return Wire(self.settings.address, self.settings.login, self.settings.timeout_s)
+
+    def _ask(self, talk_of: Callable[[QueueTalks], Talk[T]]) -> T:
+        until_ms = now_ms() + self.settings.publish_outage_s * 1000
+        for pause_ms in pauses_ms():
+            try:
+                self.wire.open()
+                return self.wire.carry_out(talk_of(self.wire.talks))
+            except (ServersAway, ConnectionLost):
+                if now_ms() + pause_ms > until_ms:
+                    raise
+            wait_for((), pause_ms / 1000)
+        raise AssertionError  # pauses have no end
+
+    # Messages
+
+    def put(self, queue: bytes, data: bytes, key: str, *, delay_ms: int = 0, expire_ms: int = 0) -> None:
+        """Put an item, once for its key. Raises ChannelError if it is refused."""
+        delay_ms = min(delay_ms, DELAY_MS_MAX)
+        expire_s = -(-(delay_ms + expire_ms) // 1000) if expire_ms else 0
+        if expire_s > EXPIRY_RELATIVE_S_MAX:
+            expire_s += Clock().wall_ms // 1000
+        item_key = key.encode()
+        if not self._ask(lambda talks: talks.put(queue, data, expire_s, delay_ms=delay_ms, item_key=item_key)):
+            words = f"refused a message of {len(data)} bytes: the queue is full, or max_item_size is less"
+            raise ChannelError(f"queue {queue.decode('utf-8', 'replace')!r}: {self.settings.address} {words}")
+
+    def get(self, queue: bytes) -> tuple[HeldItem, bytes] | None:
+        """Lease the next item, without waiting for one."""
+        opened: OpenItem | None = self._ask(lambda talks: talks.lease(queue, self.settings.lease_ms, by=self._holder))
+        if opened is None:
+            return None
+        return HeldItem(queue, opened.id, now_ms()), opened.data
+
+    def consumption(self, channel_id: int) -> Consumption:
+        """Return a wait for items, for a channel."""
+        settings = self.settings
+        holder = f"{self._holder}.{channel_id}"
+        lost = self.keeper.give_back_unknown
+        return Consumption(self._new_wire(), holder, settings.lease_ms, settings.outage_s, lost)
+
+    # The ends of leases
+
+    def confirm(self, held: HeldItem, consumption: Consumption | None = None) -> None:
+        self._end(held, b"delete %b/%d\r\n" % (held.queue, held.token), consumption)
+
+    def give_back(self, held: HeldItem, consumption: Consumption | None = None, delay_ms: int = 0) -> None:
+        delay = b"/delay=%d" % delay_ms if delay_ms else b""
+        self._end(held, b"touch %b/%d%b 0\r\n" % (held.queue, held.token, delay), consumption)
+
+    def _end(self, held: HeldItem, command: bytes, consumption: Consumption | None) -> None:
+        """Send the end of a lease, not waiting for the reply."""
+        end = End(held, command.rstrip())
+        wire = self.wire
+        if consumption is not None and consumption.wire.is_open and not consumption.is_waiting:
+            wire = consumption.wire
+        if not wire.is_open:
+            self.keeper.finish(end)
+            return
+        wire.ask(command, lambda reply, header: self.keeper.answered(end, reply))
+        if not self.defers:
+            wire.flush()
+
+    # Queues and bindings
+
+    def create(self, queue: bytes) -> None:
+        """Create a queue. A user who may only put does not: the first message creates it."""
+        self._ask(lambda talks: _created(talks, queue))
+
+    def declare(self, queue: bytes, options: Iterable[bytes]) -> None:
+        options = list(options)
+        self._ask(lambda talks: talks.declare(queue, options))
+
+    def stats(self, queue: bytes) -> dict[str, int | str]:
+        """Return the figures of a queue; empty if there is none."""
+        return self._ask(lambda talks: talks.queue_stats(queue))
+
+    def purge(self, queue: bytes) -> int:
+        return self._ask(lambda talks: talks.flush_counted(queue))
+
+    def delete(self, queue: bytes) -> None:
+        self._ask(lambda talks: talks.delete_queue(queue))
+
+    def bind(self, exchange: str, queue: bytes, routing_key: str, kind: str) -> None:
+        words = (_bytes(exchange), queue, _bytes(routing_key), kind.encode())
+        self._ask(lambda talks: talks.bind(*words))
+
+    def unbind(self, exchange: str, queue: bytes, routing_key: str | None, kind: str = "") -> None:
+        key = None if routing_key is None else _bytes(routing_key)
+        self._ask(lambda talks: talks.unbind(_bytes(exchange), queue, key, kind.encode()))
+
+    def bindings(self, exchange: str | None = None) -> list[Binding]:
+        name = None if exchange is None else _bytes(exchange)
+        return self._ask(lambda talks: talks.bindings(name))
+
+    def cancel(self, queue: bytes, key: str) -> bool:
+        return self._ask(lambda talks: talks.cancel(queue, key.encode()))
+
+
+def _created(talks: QueueTalks, queue: bytes) -> Talk[None]:
+    try:
+        yield from talks.ask(b"wait ~new " + queue, b"OK")
+    except ServerRefused as refused:
+        if not refused.reason.startswith("not allowed"):
+            raise
+    else:
+        yield from talks.ask(b"wait ~new", b"OK")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,206 @@
+"""LeaseKeeper: what a transport has leased, kept by a thread with a connection of its own.
+
+The thread extends leases in batches while the transport is alive, and repeats what ends a lease where the connection
+that said so was lost. It goes on after the transport was closed, until nothing is leased any more.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kestreld.client.heartbeat import AGAIN_MS, AGAIN_MS_MAX
+from kestreld.client.pool_calls import now_ms
+from kestreld.client.queue_talks import QueueTalks, Talk
+from kestreld.client.replies import Reply
+from kestreld.errors import ConnectionLost, KestrelError
+from kestreld.forks import restart_in_child
+from kestreld.integrations.celery.wire import Wire, wait_for
+
+BEATS: Final = 3  # extensions in the time of one lease
+TURN_MS: Final = 500  # the most between two looks at what is due
+BATCH: Final = 1000  # extensions that are sent together
+
+_log: Final = logging.getLogger("kestreld.celery")
+
+
+@dataclass(eq=False, slots=True)
+class HeldItem:
+    """An item that is leased to this process."""
+
+    queue: bytes
+    token: int
+    since_ms: int  # on the monotonic clock: when it was leased or extended
+
+
+@dataclass(eq=False, slots=True)
+class End:
+    """What ends a lease: the command, and whether it may have been carried out without an answer."""
+
+    held: HeldItem
+    command: bytes
+    was_sent: bool = False
+
+
+class LeaseKeeper:
+    """Keeper of the leases of one transport. `alive` says whether they are to be extended."""
+
+    def __init__(self, wire: Wire, lease_ms: int, alive: Callable[[], bool], look: Callable[[], None]) -> None:
+        """`look` is called in each turn of the thread."""
+        self._wire = wire
+        self._lease_ms = lease_ms
+        self._alive = alive
+        self._look = look
+        self._held: dict[int, HeldItem] = {}
+        self._ends: deque[End] = deque()
+        self._orphans: deque[str] = deque()  # names under which items may be leased that never arrived
+        self._is_running = False
+        self._is_closed = False
+        restart_in_child(self)
+
+    def after_fork(self) -> None:
+        """Leave everything to the parent."""
+        self._held, self._ends, self._orphans = {}, deque(), deque()
+        self._is_running, self._is_closed = False, True
+
+    # What is held
+
+    def hold(self, item: HeldItem) -> None:
+        self._held[id(item)] = item
+        if not self._is_running:
+            self.start()
+
+    def let_go(self, item: HeldItem) -> None:
+        """Forget an item that was confirmed or given back."""
+        self._held.pop(id(item), None)
+
+    def finish(self, end: End) -> None:
+        """Carry out what ends a lease, repeating it until it is answered or the lease is over."""
+        self._ends.append(end)
+        self.start()
+
+    def answered(self, end: End, reply: Reply | None) -> None:
+        """Take in the reply to the end of a lease that was sent on some other connection; None = it was lost."""
+        if reply is None:
+            end.was_sent = True
+            self.finish(end)
+            return
+        self.let_go(end.held)
+        if reply == b"NOT_FOUND" and not end.was_sent:
+            _log.warning(
+                "%s: lease %d was over before it was ended: the message may have been delivered again",
+                end.held.queue.decode("utf-8", "replace"),
+                end.held.token,
+            )
+        elif reply not in (b"DELETED", b"TOUCHED", b"NOT_FOUND"):
+            _log.warning("%s answered: %r", self._wire.address, reply)
+
+    def give_back_unknown(self, holder: str) -> None:
+        """Give back what is leased under a name whose connection is gone, and not held here."""
+        self._orphans.append(holder)
+        self.start()
+
+    def close(self) -> None:
+        """Let the thread end once nothing is held. What is unfinished is still carried out."""
+        self._is_closed = True
+
+    # The thread
+
+    def start(self) -> None:
+        if not self._is_running:
+            self._is_running = True
+            start_thread(self._run)
+
+    def _run(self) -> None:
+        pause_ms = AGAIN_MS
+        while not (self._is_closed and not self._held and not self._ends):
+            try:
+                self._turn()
+                pause_ms = AGAIN_MS
+            except KestrelError as problem:
+                _log.debug("leases: %s", problem)
+                pause_ms = min(2 * pause_ms, AGAIN_MS_MAX)
+                wait_for((), pause_ms / 1000)
+            self._look()
+            if not self._ends:
+                wait_for((), min(TURN_MS, self._lease_ms // (2 * BEATS)) / 1000)
+        self._wire.close()
+        self._is_running = False
+        if self._held or self._ends:  # since the loop has ended
+            self.start()
+
+    def _turn(self) -> None:
+        self._extend()
+        while self._ends:
+            end = self._ends[0]
+            reply = self._wire.carry_out(_answer_to(self._wire.talks, end.command))
+            self._ends.popleft()
+            self.answered(end, reply)
+        while self._orphans:
+            self._give_back_of(self._orphans[0])
+            self._orphans.popleft()
+
+    def _extend(self) -> None:
+        due_ms = now_ms() - self._lease_ms // BEATS
+        due = [item for item in list(self._held.values()) if item.since_ms <= due_ms]
+        if not due or not self._alive():
+            return
+        self._wire.open()
+        for start in range(0, len(due), BATCH):
+            self._extend_batch(due[start : start + BATCH])
+
+    def _extend_batch(self, batch: list[HeldItem]) -> None:
+        replies: list[Reply | None] = []
+
+        def answered(reply: Reply | None, header: bytes) -> None:
+            replies.append(reply)
+
+        sent_at_ms = now_ms()
+        for item in batch:
+            self._wire.ask(b"touch %b/%d/lease=%d 0\r\n" % (item.queue, item.token, self._lease_ms), answered)
+        self._wire.flush()
+        while len(replies) < len(batch):
+            self._wire.receive()
+        for item, reply in zip(batch, replies, strict=True):
+            if reply is None:
+                raise ConnectionLost(self._wire.address, self._wire.why_lost)
+            if reply == b"TOUCHED":
+                item.since_ms = sent_at_ms
+            elif id(item) in self._held:
+                self.let_go(item)
+                _log.warning(
+                    "%s: lease %d is over, and its message may be delivered again: %r",
+                    item.queue.decode("utf-8", "replace"),
+                    item.token,
+                    reply,
+                )
+
+    def _give_back_of(self, holder: str) -> None:
+        known = {(item.queue, item.token) for item in list(self._held.values())}
+        for lease in self._wire.carry_out(self._wire.talks.leases(holder)):
+            queue = lease.queue.encode("utf-8", "surrogateescape")
+            if (queue, lease.token) not in known:
+                self._wire.carry_out(self._wire.talks.give_back(queue, lease.token))
+
+
+def _answer_to(talks: QueueTalks, command: bytes) -> Talk[bytes]:
+    return talks.ask(command, b"DELETED", b"TOUCHED", b"NOT_FOUND")
+
+
+def start_thread(run: Callable[[], None]) -> None:
+    """Start a thread of the system's, also where gevent has replaced threads by its own."""
+    import sys
+
+    start: Any = None
+    if "gevent.monkey" in sys.modules:
+        from gevent import monkey
+
+        start = monkey.get_original("_thread", "start_new_thread")
+    elif "eventlet.patcher" in sys.modules:
+        from eventlet import patcher
+
+        start = patcher.original("_thread").start_new_thread
+    else:
+        from _thread import start_new_thread as start
+    start(run, ())
