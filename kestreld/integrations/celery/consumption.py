@@ -101,7 +101,7 @@ class Consumption:
         """Consume nothing any longer. Return what has arrived."""
         self.queues = []
         self.interrupt()
-        self.wire.close()
+        self.wire.settle()
         dropped = list(self.ready)
         self.ready.clear()
         return dropped

@@ -20,6 +20,7 @@ from kestreld.integrations.celery.wire import Wire, wait_for
 
 BEATS: Final = 3  # extensions in the time of one lease
 TURN_MS: Final = 500  # the most between two looks at what is due
+FINISH_MS: Final = 5000  # how long a process that ends waits for a server that is away
 BATCH: Final = 1000  # extensions that are sent together
 
 _log: Final = logging.getLogger("kestreld.celery")
@@ -102,8 +103,11 @@ class LeaseKeeper:
         self.start()
 
     def close(self) -> None:
-        """Let the thread end once nothing is held. What is unfinished is still carried out."""
+        """Let the thread end once nothing is held, and wait for what is to be said to the server before that."""
         self._is_closed = True
+        until_ms = now_ms() + FINISH_MS
+        while self._ends and self._is_running and now_ms() < until_ms:
+            wait_for((), 0.005)
 
     # The thread
 

@@ -212,7 +212,10 @@ class Transport(base.Transport):
         if self._loop is None or "celery.concurrency.solo" in sys.modules:
             return True
         state = sys.modules.get("celery.worker.state")
-        if state is not None and any(one not in (None, False) for one in (state.should_stop, state.should_terminate)):
+        # Either is an exit code, which may be 0, once the worker is to stop.
+        if state is not None and not all(
+            one is None or one is False for one in (state.should_stop, state.should_terminate)
+        ):
             return True
         return now_ms() - self._ticked_at_ms < self.settings.lease_ms // 2
 

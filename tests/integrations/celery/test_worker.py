@@ -1,0 +1,148 @@
+"""Real workers of Celery: how long their tasks keep their leases, and what happens when something is away."""
+
+import os
+import signal
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from kestreld.client import KestrelCluster
+from tests.integrations.celery.workers import attempts, ended, running_worker
+from tests.support.daemon import Daemon, running_daemon
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.long
+
+
+def send(daemon: Daemon, *numbers: int, seconds: float = 0, **options: object) -> None:
+    from tests.integrations.celery.effects import app
+
+    with app.connection_for_write(f"kestrel://{daemon.address}") as connection:
+        for number in numbers:
+            app.send_task("effect", (number, seconds), connection=connection, **options)
+
+
+def figures(daemon: Daemon, queue: str = "celery") -> dict[str, int | str]:
+    with KestrelCluster([daemon.address]) as cluster:
+        return cluster.queue(queue).stats()[daemon.address]
+
+
+def is_done(daemon: Daemon) -> bool:
+    return figures(daemon)["items"] == figures(daemon)["open_transactions"] == 0
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads", "gevent"])
+def test_a_task_of_twenty_leases_runs_once(tmp_path: Path, pool: str) -> None:
+    options = {"lease_s": 0.6}
+    with running_daemon(tmp_path / "server") as daemon:
+        broker = f"kestrel://{daemon.address}"
+        with running_worker(tmp_path, broker, pool, 1, options=options), running_worker(tmp_path, broker, name="other"):
+            send(daemon, 1, seconds=12)
+            until(lambda: ended(tmp_path) == {1}, "the task")
+            until(lambda: is_done(daemon), "the acknowledgement")
+            assert figures(daemon)["leases_expired"] == 0
+    assert len(attempts(tmp_path)[1]) == 1
+
+
+def test_the_tasks_of_a_frozen_worker_run_elsewhere(tmp_path: Path) -> None:
+    lease_s = 2
+    with running_daemon(tmp_path / "server") as daemon:
+        broker = f"kestrel://{daemon.address}"
+        with running_worker(tmp_path, broker, "prefork", 2, options={"lease_s": lease_s}) as frozen:
+            send(daemon, *range(8), seconds=0.3)
+            until(lambda: attempts(tmp_path), "tasks that run")
+            os.killpg(frozen.process.pid, signal.SIGSTOP)
+            since = time.monotonic()
+            with running_worker(tmp_path, broker, name="other"):
+                until(lambda: len(ended(tmp_path)) == 8, "the tasks elsewhere")
+            assert time.monotonic() - since < lease_s + 2 + 8 * 0.3 + 3  # and for the start of the other one
+
+
+def test_after_an_outage_that_celery_sees_running_tasks_end_where_they_run_and_others_come_again(
+    tmp_path: Path,
+) -> None:
+    with running_daemon(tmp_path / "server") as daemon:
+        broker = f"kestrel://{daemon.address}"
+        with running_worker(tmp_path, broker, "prefork", 4, options={"outage_s": 0.5}) as worker:
+            send(daemon, *range(16), seconds=5)
+            until(lambda: len(attempts(tmp_path)) == 4, "tasks that run")
+            until(lambda: figures(daemon)["leased"] == 16, "tasks that are prefetched")
+            daemon.kill()
+            until(lambda: "connection to broker lost" in worker.log.read_text().lower(), "Celery to notice")
+            daemon.start()
+            until(lambda: len(ended(tmp_path)) == 16, "all tasks")
+            until(lambda: is_done(daemon), "the acknowledgements")
+    assert [len(those) for those in attempts(tmp_path).values()] == [1] * 16
+
+
+def test_a_short_outage_is_not_noticed(tmp_path: Path) -> None:
+    with running_daemon(tmp_path / "server") as daemon:
+        broker = f"kestrel://{daemon.address}"
+        with running_worker(tmp_path, broker, "prefork", 2) as worker:
+            send(daemon, *range(6), seconds=1)
+            until(lambda: attempts(tmp_path), "tasks that run")
+            daemon.kill()
+            time.sleep(3)
+            daemon.start()
+            back_at = time.time()
+            until(lambda: len(ended(tmp_path)) == 6, "all tasks")
+            send(daemon, 6)
+            until(lambda: 6 in ended(tmp_path), "a new task")
+            assert attempts(tmp_path)[6][0].began_at - back_at < 10
+            until(lambda: is_done(daemon), "the acknowledgements")
+            assert "lost" not in worker.log.read_text()
+    assert [len(those) for those in attempts(tmp_path).values()] == [1] * 7
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_that_is_stopped_gives_back_what_it_has_not_begun(tmp_path: Path, pool: str) -> None:
+    with running_daemon(tmp_path / "server") as daemon:
+        with running_worker(tmp_path, f"kestrel://{daemon.address}", pool, 2, options={"lease_s": 1}) as worker:
+            send(daemon, *range(8), seconds=3)
+            until(lambda: len(attempts(tmp_path)) == 2, "tasks that run")
+            until(lambda: figures(daemon)["leased"] == 8, "tasks that are prefetched")
+            assert worker.stop() == 0
+        assert figures(daemon)["items"] == 8 - len(ended(tmp_path))
+        assert figures(daemon)["open_transactions"] == 0
+        assert figures(daemon)["leases_expired"] == 0
+        assert ended(tmp_path) == set(attempts(tmp_path))
+
+
+def test_retries_wait_in_the_server(tmp_path: Path) -> None:
+    from tests.integrations.celery.effects import app
+
+    with running_daemon(tmp_path / "server") as daemon, running_worker(tmp_path, f"kestrel://{daemon.address}"):
+        with app.connection_for_write(f"kestrel://{daemon.address}") as connection:
+            app.send_task("again", (1, 2, 1.0), connection=connection)
+        until(lambda: figures(daemon).get("delayed") == 1, "a retry")
+        until(lambda: ended(tmp_path) == {1}, "the task")
+    times = [one.began_at for one in attempts(tmp_path)[1]]
+    assert len(times) == 3
+    assert all(1 <= later - earlier < 2.5 for earlier, later in pairwise(times))
+
+
+def test_workers_are_inspected_and_controlled(tmp_path: Path) -> None:
+    from celery import Celery
+
+    with (
+        running_daemon(tmp_path / "server") as daemon,
+        running_worker(tmp_path, f"kestrel://{daemon.address}", name="one"),
+        running_worker(tmp_path, f"kestrel://{daemon.address}", name="two"),
+    ):
+        app = Celery(broker=f"kestrel://{daemon.address}")
+        inspect = app.control.inspect(timeout=3, limit=2)
+        assert len(inspect.ping()) == 2
+        assert all("effect" in tasks for tasks in inspect.registered().values())
+        app.control.rate_limit("effect", "100/s")
+        app.control.cancel_consumer("celery", reply=True, timeout=3, limit=2)
+        send(daemon, 1)
+        assert figures(daemon)["items"] == 1
+        app.control.add_consumer("celery", reply=True, timeout=3, limit=2)
+        until(lambda: ended(tmp_path) == {1}, "the task")
+        result = app.send_task("effect", (2,), countdown=2)
+        app.control.revoke(result.id, reply=True, timeout=3, limit=2)
+        until(lambda: figures(daemon).get("delayed") == 0, "the time of the task")
+        until(lambda: is_done(daemon), "the task")
+        assert 2 not in attempts(tmp_path)
