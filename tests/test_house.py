@@ -56,10 +56,17 @@ TOP_LEVEL_FOLDERS: Final = frozenset(
 MAY_IMPORT: Final = {
     "asyncio": ("client/async_", "daemon.py", "server/", "library/answer.py"),
     "concurrent": ("server/bus/host_names.py", "server/cpu_worker.py", "library/"),
-    "threading": ("client/", "disk_threads.py", "integrations/celery/wire.py", "library/", "recipes/waiting.py"),
+    "threading": (
+        "client/",
+        "disk_threads.py",
+        "integrations/celery/wire.py",
+        "library/",
+        "recipes/waiting.py",
+        "testing.py",
+    ),
     "signal": ("daemon.py",),
     "os": ("daemon.py", "disque_server.py", "files.py", "forks.py", "net.py", "spool_lock.py", "systemd.py"),
-    "pathlib": ("daemon.py", "listening.py"),
+    "pathlib": ("daemon.py", "listening.py", "testing.py"),
     "fcntl": ("files.py",),
     "shutil": (),
     "tempfile": (),
@@ -73,7 +80,7 @@ MAY_IMPORT: Final = {
     "random": ("client/",),
     "secrets": ("integrations/celery/", "recipes/"),
     "uuid": (),
-    "subprocess": ("library/shared_spool.py",),
+    "subprocess": ("library/shared_spool.py", "testing.py"),
     "multiprocessing": (),
 }
 # The last line of defence, where nobody is left to hand an error to; threads, which tell of their death or hand it to

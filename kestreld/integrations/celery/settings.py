@@ -8,6 +8,14 @@ from kestreld.client.access import PORT_DEFAULT, Login, ServerAddress
 from kestreld.client.lease_calls import SPAN_MS_MAX
 from kestreld.errors import InvalidValue
 
+OPTIONS: Final = (
+    "lease_s",
+    "outage_s",
+    "publish_outage_s",
+    "queue_order_strategy",
+    "priority_steps",
+    "priority_queues",
+)
 ORDERS: Final = ("round_robin", "priority", "sorted")
 STEPS: Final = (0, 3, 6, 9)
 
