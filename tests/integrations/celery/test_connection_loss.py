@@ -1,0 +1,118 @@
+"""Connections that are reset, and those that fall silent, beneath a consumer."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import kombu
+import pytest
+
+from kestreld.client import KestrelCluster
+from tests.integrations.celery.way import Way
+from tests.support.daemon import Daemon
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def way(own_server: Daemon) -> Iterator[Way]:
+    way = Way(own_server.port)
+    yield way
+    way.close()
+
+
+def figures(server: Daemon, queue: str) -> dict[str, int | str]:
+    with KestrelCluster([server.address]) as cluster:
+        return cluster.queue(queue).stats()[server.address]
+
+
+def drain(connection: Any, got: list[Any], count: int) -> None:
+    end = time.monotonic() + 30
+    while len(got) < count:
+        assert time.monotonic() < end, f"{len(got)} of {count} messages came"
+        try:
+            connection.drain_events(timeout=0.5)
+        except TimeoutError:
+            continue
+
+
+def test_a_reset_repeats_no_message_and_loses_no_acknowledgement(own_server: Daemon, way: Way) -> None:
+    with (
+        kombu.Connection(f"kestrel://127.0.0.1:{way.port}") as connection,
+        kombu.Connection(f"kestrel://{own_server.address}") as direct,
+    ):
+        got: list[Any] = []
+        queue = kombu.Queue("resets")
+        producer = direct.Producer()
+        for number in range(16):
+            producer.publish(number, routing_key="resets", declare=[queue])
+        callbacks = [lambda body, message: got.append(message)]
+        with connection.Consumer([queue], callbacks=callbacks, prefetch_count=16):
+            drain(connection, got, 16)
+            way.reset()
+            for message in got[:8]:
+                message.ack()
+            way.reset()
+            for message in got[8:]:
+                message.ack()
+            producer.publish("after", routing_key="resets")
+            drain(connection, got, 17)
+            got[16].ack()
+        assert [message.payload for message in got] == [*range(16), "after"]
+    until(lambda: figures(own_server, "resets")["open_transactions"] == 0, "the acknowledgements")
+    assert figures(own_server, "resets")["items"] == 0
+
+
+def test_a_message_whose_delivery_was_lost_comes_again_soon_and_not_as_failed(own_server: Daemon, way: Way) -> None:
+    """The server has leased it, and its reply went nowhere."""
+    with (
+        kombu.Connection(f"kestrel://127.0.0.1:{way.port}") as connection,
+        kombu.Connection(f"kestrel://{own_server.address}") as direct,
+    ):
+        got: list[Any] = []
+        queue = kombu.Queue("lost-delivery")
+        with connection.Consumer([queue], callbacks=[lambda body, message: got.append((body, message.ack()))]):
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=0.2)
+            way.is_silent = True
+            direct.Producer().publish(1, routing_key="lost-delivery")
+            until(lambda: figures(own_server, "lost-delivery").get("leased") == 1, "the lease")
+            way.is_silent = False
+            since = time.monotonic()
+            drain(connection, got, 1)
+            assert time.monotonic() - since < 5
+        assert got == [(1, None)]
+    assert figures(own_server, "lost-delivery")["leases_expired"] == 0
+
+
+@pytest.mark.long
+def test_a_silent_connection_is_given_up_and_consuming_goes_on(own_server: Daemon, way: Way) -> None:
+    with (
+        kombu.Connection(f"kestrel://127.0.0.1:{way.port}") as connection,
+        kombu.Connection(f"kestrel://{own_server.address}") as direct,
+    ):
+        got: list[Any] = []
+        queue = kombu.Queue("silence")
+        with connection.Consumer([queue], callbacks=[lambda body, message: got.append((body, message.ack()))]):
+            direct.Producer().publish(1, routing_key="silence", declare=[queue])
+            drain(connection, got, 1)
+            way.is_silent = True
+            end = time.monotonic() + 3
+            while time.monotonic() < end:
+                with pytest.raises(TimeoutError):
+                    connection.drain_events(timeout=0.2)
+            way.is_silent = False
+            direct.Producer().publish(2, routing_key="silence")
+            since = time.monotonic()
+            drain(connection, got, 2)
+            assert time.monotonic() - since < 3
+    until(lambda: figures(own_server, "silence")["open_transactions"] == 0, "the acknowledgements")
+
+
+def test_an_outage_that_is_too_long_is_an_error_of_the_connection(own_server: Daemon) -> None:
+    url, options = f"kestrel://{own_server.address}", {"outage_s": 0.3}
+    with kombu.Connection(url, transport_options=options) as connection, connection.Consumer([kombu.Queue("too-long")]):
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.1)
+        own_server.kill()
+        with pytest.raises(connection.connection_errors, match="connection refused"):
+            connection.drain_events(timeout=30)
