@@ -8,9 +8,9 @@ from typing import Final, TypeVar
 
 from kombu.exceptions import ChannelError
 
+from kestreld.client.absence import now_ms
 from kestreld.client.heartbeat import pauses_ms
 from kestreld.client.items import EXPIRY_RELATIVE_S_MAX, OpenItem
-from kestreld.client.pool_calls import now_ms
 from kestreld.client.queue_talks import QueueTalks, Talk
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, ServerRefused, ServersAway

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from kestreld.client.absence import now_ms
 from kestreld.client.heartbeat import AGAIN_MS, AGAIN_MS_MAX
-from kestreld.client.pool_calls import now_ms
 from kestreld.client.queue_talks import refusal
 from kestreld.client.replies import Reply
 from kestreld.errors import ConnectionLost, KestrelError, ServerRefused, ServersAway

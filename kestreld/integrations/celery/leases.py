@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kestreld.client.absence import now_ms
 from kestreld.client.heartbeat import AGAIN_MS, AGAIN_MS_MAX
-from kestreld.client.pool_calls import now_ms
 from kestreld.client.queue_talks import QueueTalks, Talk
 from kestreld.client.replies import Reply
 from kestreld.errors import ConnectionLost, KestrelError

@@ -9,8 +9,8 @@ from kombu.exceptions import ChannelError, ConnectionError
 from kombu.transport import base
 
 from kestreld import __version__
+from kestreld.client.absence import now_ms
 from kestreld.client.access import PORT_DEFAULT
-from kestreld.client.pool_calls import now_ms
 from kestreld.errors import KestrelError
 from kestreld.integrations.celery.bindings import TYPES
 from kestreld.integrations.celery.broker import Broker

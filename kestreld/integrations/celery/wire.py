@@ -6,14 +6,12 @@ What is sent and what replies mean is the client's: see QueueTalks.
 import select
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from socket import SHUT_WR
 from threading import RLock
 from typing import Final, TypeVar
 
-from kestreld.client.access import RECEIVE_BYTES, Login, Socket, connect
+from kestreld.client.absence import now_ms
+from kestreld.client.access import RECEIVE_BYTES, Login, Socket, connect, finish_sending
 from kestreld.client.calls import carry_out
-from kestreld.client.pool_calls import now_ms
 from kestreld.client.queue_talks import UNAUTHENTICATED, Answer, QueueTalks, Request, Talk
 from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
 from kestreld.client.transport import reason_of
@@ -182,8 +180,7 @@ class Wire:
         with self.lock:
             self.flush()
             if self._socket is not None:
-                with suppress(OSError):  # it was lost, which is as good an end
-                    self._socket.shutdown(SHUT_WR)
+                finish_sending(self._socket)
             while self._socket is not None and wait_for((self,), self._timeout_s):
                 self.receive()
             self.close()
