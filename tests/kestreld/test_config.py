@@ -216,12 +216,12 @@ def test_two_patterns_do_not_make_half_a_retry_policy():
     assert queue(two, "ab") == QueueConfig()
     assert queue(two, "d") == QueueConfig()
     crossed = "queues: {'a*': {move_failed_to: none}, '*b': {max_retries: 3, move_failed_to: d}}"
-    assert problems(crossed) == ["k.yaml:1:17: move_failed_to: set max_retries as well, as other blocks do"]
+    assert problems(crossed) == ["k.yaml:1:33: move_failed_to: set max_retries as well, as other blocks do"]
     crossed = "queues: {'*b': {max_retries: infinite, move_failed_to: none}, 'a*': {max_retries: 5}}"
     crossed = f"max_retries: 3\nmove_failed_to: dead\n{crossed}"
-    assert problems(crossed) == ["k.yaml:3:70: max_retries: set move_failed_to as well, as other blocks do"]
+    assert problems(crossed) == ["k.yaml:3:83: max_retries: set move_failed_to as well, as other blocks do"]
     crossed = "queues: {work: {max_retries: 3, move_failed_to: d}, 'w*+*': {move_failed_to: none}}"
-    assert problems(crossed) == ["k.yaml:1:62: move_failed_to: set max_retries as well, as other blocks do"]
+    assert problems(crossed) == ["k.yaml:1:78: move_failed_to: set max_retries as well, as other blocks do"]
     fits = "max_retries: 3\nmove_failed_to: dead\nqueues: {'a*': {max_retries: 5}, b: {move_failed_to: late}}"
     assert queue(fits, "ab").max_retries == 5
 
