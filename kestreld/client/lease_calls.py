@@ -140,7 +140,7 @@ class LeaseCalls(Generic[S]):
     # Its time
 
     def extend(self, lease_ms: int) -> PoolCall[S, bool]:
-        def attempt() -> PoolCall[S, bool]:
+        def attempt() -> "PoolCall[S, bool]":
             talk = talking(lambda talks: self._extended(talks, lease_ms))
             return (yield Ask(self.server, talk, is_urgent=True))  # type: ignore[no-any-return]
 

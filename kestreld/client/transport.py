@@ -51,6 +51,7 @@ class Transport:
         self._login = login
         self._timeout_ms = timeout_ms
         self._socket: Socket | None = None
+        self._allowed_ms = timeout_ms  # for which the socket waits
         self._has_connected = False
         self._is_known = False  # until then no command that may change something is sent
         self._why_closed = CLOSED
@@ -269,9 +270,10 @@ class Transport:
         try:
             if self._socket is None and not self._has_connected:
                 self._connect()
-            if (connected := self._socket) is not None:
+            if self._allowed_ms != self._timeout_ms + wait_ms and (connected := self._socket) is not None:
                 with suppress(OSError):  # another thread has ended it, which shows below
                     connected.settimeout((self._timeout_ms + wait_ms) / 1000)
+                self._allowed_ms = self._timeout_ms + wait_ms
             yield
         except errors.KestrelError:
             self.close()
@@ -282,6 +284,7 @@ class Transport:
 
     def _connect(self) -> None:
         self._has_connected = True
+        self._allowed_ms = self._timeout_ms
         try:
             timeout_s = self._timeout_ms / 1000
             self._socket = self.connect_by(self.address, self._login, timeout_s, self.port_default, self._enter)
