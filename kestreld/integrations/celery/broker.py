@@ -22,6 +22,7 @@ from kestreld.integrations.celery.wire import Wire, wait_for
 
 T = TypeVar("T")
 _HOLDER: Final = re.compile(r"[^!-.0-~]")
+RETURNED_MAX: Final = 10_000
 DELAY_MS_MAX: Final = 365 * 86_400_000  # of a server that is not configured otherwise
 
 
@@ -34,6 +35,7 @@ class Broker:
     def __init__(self, settings: Settings, alive: Callable[[], bool]) -> None:
         self.settings = settings
         self.defers = False  # True = what ends leases is sent by `flush`
+        self._returned: dict[tuple[bytes, int], None] = {}  # items that were given back, the last ones
         self.wire = self._new_wire()
         self.keeper = LeaseKeeper(self._new_wire(), settings.lease_ms, alive, self.flush)
         host = _HOLDER.sub("_", socket.gethostname())[:30]
@@ -94,12 +96,19 @@ class Broker:
         lost = self.keeper.give_back_unknown
         return Consumption(self._new_wire(), holder, settings.lease_ms, settings.outage_s, lost)
 
+    def was_returned(self, held: HeldItem) -> bool:
+        """True if this transport has given the item back before, as far as it remembers."""
+        return held.item in self._returned
+
     # The ends of leases
 
     def confirm(self, held: HeldItem, consumption: Consumption | None = None) -> None:
         self._end(held, b"delete %b/%d\r\n" % (held.queue, held.token), consumption)
 
     def give_back(self, held: HeldItem, consumption: Consumption | None = None, delay_ms: int = 0) -> None:
+        self._returned[held.item] = None
+        if len(self._returned) > RETURNED_MAX:
+            del self._returned[next(iter(self._returned))]
         delay = b"/delay=%d" % delay_ms if delay_ms else b""
         self._end(held, b"touch %b/%d%b 0\r\n" % (held.queue, held.token, delay), consumption)
 

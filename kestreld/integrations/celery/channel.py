@@ -349,7 +349,9 @@ class Channel(StdChannel):
         else:
             self._unacked[tag] = held
             self.broker.keeper.hold(held)
-        return Message(content, self, tag)
+        message = Message(content, self, tag)
+        message.delivery_info["redelivered"] = self.broker.was_returned(held)
+        return message
 
     # Acknowledging, from any thread, also on a closed channel
 

@@ -34,6 +34,11 @@ class HeldItem:
     token: int
     since_ms: int  # on the monotonic clock: when it was leased or extended
 
+    @property
+    def item(self) -> tuple[bytes, int]:
+        """What all attempts at the item have in common: a token ends with a digest and the number of the attempt."""
+        return self.queue, self.token >> 29
+
 
 @dataclass(eq=False, slots=True)
 class End:

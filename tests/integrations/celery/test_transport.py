@@ -376,3 +376,13 @@ def test_a_forked_child_leaves_the_connection_and_the_leases_to_its_parent(serve
         assert figures(server, "forked")["leased"] == 1
         message.ack()
         until(lambda: figures(server, "forked")["leased"] == 0, "what the server has")
+
+
+def test_a_message_that_was_put_back_is_delivered_as_such(connect: Connect) -> None:
+    with connect().SimpleQueue("again") as queue:
+        queue.put(1)
+        first = queue.get(timeout=5)
+        first.requeue()
+        second = queue.get(timeout=5)
+        assert (first.delivery_info["redelivered"], second.delivery_info["redelivered"]) == (False, True)
+        second.ack()
