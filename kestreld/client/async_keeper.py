@@ -53,6 +53,7 @@ class AsyncKeeper:
         """Have the task end as soon as nobody needs it: leases outlive their cluster."""
         self._calls.close()
         if self._task is not None and not self._calls.is_needed:
+            self._task.cancel()  # it may wait for an answer
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:

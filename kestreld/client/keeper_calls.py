@@ -111,7 +111,7 @@ class KeeperCalls:
 
     @property
     def is_needed(self) -> bool:
-        return bool(self._kept) or self._is_waited_on()
+        return bool(self._kept) or (not self.is_closed and self._is_waited_on())
 
     def keep(self, kept: Kept) -> None:
         self._kept.add(kept)
@@ -142,7 +142,7 @@ class KeeperCalls:
         while True:
             self._rests_until_ms = _FAR_MS  # a lease that is added from now on rings
             now, kept = now_ms(), self._living()
-            if kept or self._is_waited_on():
+            if self.is_needed:
                 needed_at_ms = now
             elif self.is_closed or now - needed_at_ms >= IDLE_MS:
                 return

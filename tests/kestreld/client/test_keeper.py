@@ -495,6 +495,27 @@ def test_a_heartbeat_of_a_task_goes_on_over_connections_that_have_fallen_silent(
     asyncio.run(with_cluster())
 
 
+def test_closing_does_not_wait_for_a_silent_server(
+    daemon: Daemon, forwarder: Forwarder, quick_pings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_calls, "PING_ANSWER_MS", 10 * PATIENCE_S * 1000)
+
+    async def with_cluster() -> None:
+        async with AsyncKestrelCluster([behind(forwarder, daemon)], timeout_ms=600_000) as cluster:
+            waiting = asyncio.create_task(cluster.queue("closing").get(None))
+            (server,) = cluster._calls.servers
+            while server.keeper._connection is None:
+                await asyncio.sleep(0.005)
+            forwarder.fall_silent()
+            spoke_at_ms = server.keeper._calls._spoke_at_ms
+            while keeper_calls.now_ms() < spoke_at_ms + 300:
+                await asyncio.sleep(0.005)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+
+    asyncio.run(asyncio.wait_for(with_cluster(), PATIENCE_S))
+
+
 @pytest.mark.long
 def test_silence_is_noticed_within_a_few_seconds(daemon: Daemon, forwarder: Forwarder, cluster: KestrelCluster) -> None:
     waits(daemon, forwarder, cluster, 8)
