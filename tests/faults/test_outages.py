@@ -27,8 +27,8 @@ LONG_S: Final = 3600.0
 WAIT_S: Final = 120.0  # of those who wait: longer than any outage here
 TIMEOUT_MS: Final = 1000
 ON_AGAIN_S: Final = 2.0  # within which consuming goes on once the server is back
-# Of a connection that is dead in silence: a turn of a wait, and the time-out of its answer.
-SILENCE_S: Final = 10 + TIMEOUT_MS / 1000 + ON_AGAIN_S
+# Of a connection that is dead in silence: a ping after two seconds, its time-out, and a moment.
+SILENCE_S: Final = 2 + TIMEOUT_MS / 1000 + ON_AGAIN_S
 FIRST: Final = b"first"
 NEXT: Final = b"next"
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
