@@ -43,7 +43,7 @@ _TCP_OPTIONS: Final = (
 
 
 class Socket(Protocol):
-    """What a connection needs of a socket."""
+    """A socket, as a connection needs it."""
 
     def settimeout(self, value: float | None, /) -> None: ...
     def sendall(self, data: bytes, /) -> None: ...

@@ -14,7 +14,7 @@ from kestreld.errors import KestrelError
 
 
 class AsyncKeeper:
-    """What keeps leases as long as there are any."""
+    """The task that keeps leases, as long as there are any."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ def pauses_ms() -> Iterator[int]:
 
 
 class Heartbeat:
-    """What keeps a lease or a job until it is stopped: by `stop`, or at the end of a block."""
+    """Keeping a lease or a job until that is stopped: by `stop`, or at the end of a block."""
 
     def start(self) -> None:
         """Start it. If this raises, it may be running nevertheless."""

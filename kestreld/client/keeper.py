@@ -25,7 +25,7 @@ class _KeeperConnection(ClientConnection):
 
 
 class Keeper:
-    """What keeps leases as long as there are any. Threads may share it; a forked child keeps only leases of its own."""
+    """The thread that keeps leases, as long as there are any. A forked child keeps only leases of its own."""
 
     def __init__(
         self,

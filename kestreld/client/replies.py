@@ -29,7 +29,7 @@ class ReplyParser:
 
     @property
     def unread(self) -> bytes:
-        """What has come of a reply that is not complete."""
+        """The part that has come of an incomplete reply."""
         return b"".join(self._pieces)
 
     def feed(self, data: bytes) -> list[Reply]:

@@ -1,4 +1,4 @@
-"""What modules of Python had before gevent or eventlet patched them: threads, locks and sockets of the system.
+"""The threads, locks and sockets of the system, which modules of Python had before gevent or eventlet patched them.
 
 A thread of our own uses these, so that it goes on while a greenlet computes and lets no other one run.
 """

@@ -36,7 +36,7 @@ class Subscriber(NamedTuple):
 
 
 class Owner(Protocol):
-    """What a channel needs of its transport."""
+    """A transport, as its channels need it."""
 
     broker: Broker
     exchanges: dict[str, str]  # the types of those that were declared

@@ -27,7 +27,7 @@ class Leased(NamedTuple):
 
 
 class Consumption:
-    """What has arrived for a channel and was not delivered yet, and what is asked for.
+    """Messages that have arrived for a channel and were not delivered yet, and requests for more.
 
     The connection is lost and opened again beneath it, for `outage_s`; then ServersAway or ConnectionLost is raised.
     """

@@ -42,7 +42,7 @@ class HeldItem:
 
 @dataclass(eq=False, slots=True)
 class End:
-    """What ends a lease: the command, and whether it may have been carried out without an answer."""
+    """The end of a lease: the command, and whether it may have been carried out without an answer."""
 
     held: HeldItem
     command: bytes

@@ -1,4 +1,4 @@
-"""What all memcache commands of a session share: the queue that a command names, waits, and replies."""
+"""The queue that a command names, waits, and replies: the common part of all memcache commands of a session."""
 
 from collections.abc import Iterator
 from itertools import chain
