@@ -1,7 +1,7 @@
 """`python -m benchmarks.client`: what kestreld's client costs a worker, in processor time of the worker's process.
 
-A lease and its confirm, with threads and with asyncio, beside redis-py's BRPOPLPUSH and LREM where both Redis and that
-are installed; and the heartbeats of many leases, as a share of a core.
+A lease and its confirm, with threads and with asyncio, beside redis-py's BRPOPLPUSH and LREM and nats-py's fetch and
+ack where these and their servers are installed; and the heartbeats of many leases, as a share of a core.
 """
 
 import argparse
@@ -22,13 +22,15 @@ from rich.table import Table
 
 from benchmarks.errors import Unusable
 from benchmarks.load import SCRATCH
-from benchmarks.servers import PEERS, Program, Server, is_installed, kestreld, running
+from benchmarks.servers import REDIS as REDIS_SERVER
+from benchmarks.servers import Program, Server, Sync, is_installed, kestreld, running
 from kestreld.client import AsyncClusterQueue, AsyncKestrelCluster, ClusterQueue, KestrelCluster
 
 ITEM: Final = b"x" * 64
 LEASE_S: Final = 30.0
 WAIT_MS: Final = 1000
 REDIS: Final = "redis-py, BRPOPLPUSH + LREM"
+NATS: Final = "nats-py, fetch + ack"
 
 
 @dataclass
@@ -94,6 +96,25 @@ def redis_py(port: int, items: int) -> float:
     return processor_us(begun_ns, items)
 
 
+async def nats_py(port: int, items: int) -> float:
+    import nats
+
+    client: Any = await nats.connect(f"nats://127.0.0.1:{port}")
+    try:
+        streams = client.jetstream()
+        await streams.add_stream(name="work", subjects=["work"])
+        queue = await streams.pull_subscribe("work", "workers")
+        for _ in range(items):
+            await streams.publish("work", ITEM)
+        begun_ns = time.process_time_ns()
+        for _ in range(items):
+            (message,) = expect(await queue.fetch(1, timeout=1))
+            await message.ack()
+        return processor_us(begun_ns, items)
+    finally:
+        await client.close()
+
+
 def leases_and_confirms(servers: list[Server], items: int) -> Iterator[Cost]:
     address = f"127.0.0.1:{servers[0].port}"
 
@@ -106,7 +127,10 @@ def leases_and_confirms(servers: list[Server], items: int) -> Iterator[Cost]:
             yield Cost(f"threads{words}", threads(cluster.queue("work"), items, heartbeat=heartbeat))
         yield Cost(f"asyncio{words}", asyncio.run(in_loop(heartbeat=heartbeat)))
     for server in servers[1:]:
-        yield Cost(REDIS, redis_py(server.port, items))
+        if server.protocol == "redis":
+            yield Cost(REDIS, redis_py(server.port, items))
+        else:
+            yield Cost(NATS, asyncio.run(nats_py(server.port, items)))
 
 
 # Heartbeats
@@ -148,12 +172,20 @@ def heartbeats(server: Server, leases: int, lease_s: float, seconds: float) -> l
     ]
 
 
+def nats() -> Program:
+    def command(port: int, folder: Path, sync: Sync) -> list[str]:
+        return ["nats-server", "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder)]
+
+    return Program("nats", "nats", command, "nats-server", ["nats-server", "--version"])
+
+
 def programs() -> list[Program]:
     found = [kestreld("kestreld", f"{sys.executable} -m kestreld")]
-    redis = next(peer for peer in PEERS if peer.name == "redis")
-    if is_installed(redis) and find_spec("redis") is not None:
-        return [*found, redis]
-    sys.stderr.write("benchmarks: redis is left out: it takes redis-server and redis-py\n")
+    for peer, package in ((REDIS_SERVER, "redis"), (nats(), "nats")):
+        if is_installed(peer) and find_spec(package) is not None:
+            found.append(peer)
+        else:
+            sys.stderr.write(f"benchmarks: {peer.name} is left out: it takes its server and {package}-py\n")
     return found
 
 
