@@ -174,7 +174,7 @@ class Handler(LeaseCommands):
                 return True
             except NextTurn as late:
                 self.put_off = late.rest or command
-                self.late_data = data if kind <= SET_WITH else None
+                self.late = data if kind <= SET_WITH else True
                 return True
 
     # SET
@@ -376,7 +376,7 @@ class Handler(LeaseCommands):
                 return True
             part = keys.popleft()
             try:
-                if not len(keys) % _KEYS_AT_ONCE and not self.was_late:
+                if not len(keys) % _KEYS_AT_ONCE and not self.late:
                     self._take_a_while()
                 self._read(part, is_part=True)
             except NextTurn as late:

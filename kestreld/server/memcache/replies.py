@@ -24,22 +24,21 @@ class Replies(CommandHandler):
         super().__init__(state)
         self.strict = strict  # `compat: kestrel-1`
         self.asked: Command | None = None  # the command that waits
-        self.late_data: bytes | None = None  # of the SET that is `put_off`
-        self.was_late = False  # a command was put off as the turn was long: it is executed however long the next is
+        # A command was put off as the turn was long: it is executed however long the next is. Of a SET, its data.
+        self.late: bool | bytes = False
 
     # Commands that are put off
 
     def go_on(self, commands: Iterator[Any]) -> bool:
-        if self.late_data is not None:
-            commands, self.late_data = chain((self.late_data,), commands), None
+        if isinstance(self.late, bytes):
+            commands, self.late = chain((self.late,), commands), True
         return super().go_on(commands)
 
     def _take_a_while(self) -> None:
         """Raise NextTurn if a command that takes a while must wait for it."""
-        if self.was_late:
-            self.was_late = False
+        if self.late:
+            self.late = False
         elif self.is_turn_long:
-            self.was_late = True
             raise NextTurn
 
     def _target(self, command: Command) -> Reader:
