@@ -406,9 +406,12 @@ def _declared(arguments: dict[str, Any], *, durable: bool, auto_delete: bool) ->
 
 
 def _active_tags(channel: Channel) -> set[int]:
-    """Return the tags of messages whose tasks are being executed by this process, if it is a worker of Celery."""
+    """Return the tags of messages whose tasks are being executed by this process, if it is a worker of Celery.
+
+    In a cold shutdown there are none: their processes have been ended by the time when the connection is closed.
+    """
     state = sys.modules.get("celery.worker.state")
-    if state is None:
+    if state is None or not (state.should_terminate is None or state.should_terminate is False):
         return set()
     messages_of = (getattr(request, "message", None) for request in tuple(state.active_requests))
     return {one.delivery_tag for one in messages_of if one is not None and one.channel is channel}

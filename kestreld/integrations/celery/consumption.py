@@ -1,5 +1,6 @@
 """Consumption: the wait of one channel for items of its queues, on a connection of its own."""
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -17,6 +18,7 @@ LATE_MS: Final = 1000  # that much later it counts as lost
 BATCH_MAX: Final = 64  # items asked for at once
 CONNECT_S: Final = 2.0
 _LIST: Final = b"~celery"
+_log: Final = logging.getLogger("kestreld.celery")
 
 
 class Leased(NamedTuple):
@@ -146,11 +148,15 @@ class Consumption:
         try:
             self.wire.open(CONNECT_S)
         except (ServersAway, ConnectionLost, ServerRefused):
-            self._away_since_ms = self._away_since_ms or now
+            if not self._away_since_ms:
+                self._away_since_ms = now
+                _log.warning("%s: connection lost: %s; trying again", self.wire.address, self.wire.why_lost)
             if now - self._away_since_ms >= self._outage_s * 1000:
                 raise
             self._next_try_at_ms = now_ms() + self._pause_ms
             self._pause_ms = min(2 * self._pause_ms, AGAIN_MS_MAX // 2)
             return False
+        if self._away_since_ms:
+            _log.warning("%s: connected again after %d ms", self.wire.address, now_ms() - self._away_since_ms)
         self._away_since_ms, self._next_try_at_ms, self._pause_ms = 0, 0, AGAIN_MS
         return True

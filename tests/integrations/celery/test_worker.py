@@ -110,6 +110,20 @@ def test_a_worker_that_is_stopped_gives_back_what_it_has_not_begun(tmp_path: Pat
         assert ended(tmp_path) == set(attempts(tmp_path))
 
 
+def test_a_cold_shutdown_gives_back_what_it_has_interrupted(tmp_path: Path) -> None:
+    """So does a soft shutdown once its time is over."""
+    with running_daemon(tmp_path / "server") as daemon:
+        broker, conf = f"kestrel://{daemon.address}", {"worker_soft_shutdown_timeout": 1}
+        with running_worker(tmp_path, broker, "prefork", 2, **conf) as worker:
+            send(daemon, *range(6), seconds=20)
+            until(lambda: len(attempts(tmp_path)) == 2, "tasks that run")
+            until(lambda: figures(daemon)["leased"] == 6, "tasks that are prefetched")
+            worker.process.send_signal(signal.SIGQUIT)
+            worker.process.wait(60)  # now and then Celery's pool waits for its tasks nevertheless
+        assert figures(daemon)["items"] == 6 - len(ended(tmp_path))
+        assert figures(daemon)["open_transactions"] == 0
+
+
 def test_retries_wait_in_the_server(tmp_path: Path) -> None:
     from tests.integrations.celery.effects import app
 
