@@ -118,7 +118,7 @@ class Maintenance:
                 self._collection.commit.mark(queue, journal)
                 if isinstance(queue, Queue):
                     self.retirement.drop_dead(queue)
-            else:
+            elif queue.journal is not None:  # else the queue was deleted, and its folder is not where it was
                 queue.review_next_put()
                 was_sound, failure = journal.failed is None, journal.sync_failed(error, sync)
                 if was_sound:

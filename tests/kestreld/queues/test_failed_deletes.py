@@ -150,3 +150,18 @@ def test_what_was_cut_off_in_a_crash_is_not_in_the_way_of_a_queue(engine: Engine
     put(engine, NEW)
     engine.crash()
     assert engine.drain("work") == NEW
+
+
+def test_a_queue_that_is_deleted_during_a_sync_is_not_said_to_have_failed(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    engine = Engine(tmp_path / "spool", files, sync_journal_ms=20)
+    engine.put("work", b"1")
+    engine.end_turn()
+    engine.clock.advance(1000)
+    engine.maintenance.sync_due()
+    assert files.under_way
+    engine.collection.delete("work")
+    files.fail_from(1)
+    files.finish_background()
+    assert files.failed
+    assert engine.log == []
