@@ -581,5 +581,5 @@ SEEN_BY: Final = {
     "declaration-not-written": 30_000_000,
     "list-waits-at-first": 1_500_000_028,
     "list-takes-no-turns": 1_500_000_001,
-    "feed-not-passed-on": 1_500_000_000,
+    "feed-not-passed-on": 1_500_000_010,
 }
