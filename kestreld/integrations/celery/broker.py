@@ -23,6 +23,7 @@ from kestreld.integrations.celery.wire import Wire, wait_for
 T = TypeVar("T")
 _HOLDER: Final = re.compile(r"[^!-.0-~]")
 RETURNED_MAX: Final = 10_000
+LATE_MS: Final = 3000  # an acknowledgement without an answer: the connection is lost
 DELAY_MS_MAX: Final = 365 * 86_400_000  # of a server that is not configured otherwise
 
 
@@ -37,7 +38,7 @@ class Broker:
         self.defers = False  # True = what ends leases is sent by `flush`
         self._returned: dict[tuple[bytes, int], None] = {}  # items that were given back, the last ones
         self.wire = self._new_wire()
-        self.keeper = LeaseKeeper(self._new_wire(), settings.lease_ms, alive, self.flush)
+        self.keeper = LeaseKeeper(self._new_wire(), settings.lease_ms, alive, self._look)
         host = _HOLDER.sub("_", socket.gethostname())[:30]
         self._holder = f"celery.{host}.{token_hex(6)}"
 
@@ -53,6 +54,12 @@ class Broker:
     def flush(self) -> None:
         """Send what ends leases."""
         self.wire.flush()
+
+    def _look(self) -> None:
+        """Called by the keeper now and then: what no loop sends or reads may wait no longer."""
+        self.flush()
+        self.wire.receive_if_ready()
+        self.wire.check(LATE_MS)
 
     def _new_wire(self) -> Wire:
         return Wire(self.settings.address, self.settings.login, self.settings.timeout_s)
@@ -87,14 +94,15 @@ class Broker:
         opened: OpenItem | None = self._ask(lambda talks: talks.lease(queue, self.settings.lease_ms, by=self._holder))
         if opened is None:
             return None
-        return HeldItem(queue, opened.id, now_ms()), opened.data
+        held = HeldItem(queue, opened.id, now_ms())
+        self.keeper.hold(held)
+        return held, opened.data
 
     def consumption(self, channel_id: int) -> Consumption:
         """Return a wait for items, for a channel."""
         settings = self.settings
         holder = f"{self._holder}.{channel_id}"
-        lost = self.keeper.give_back_unknown
-        return Consumption(self._new_wire(), holder, settings.lease_ms, settings.outage_s, lost)
+        return Consumption(self._new_wire(), holder, settings.lease_ms, settings.outage_s, self.keeper)
 
     def was_returned(self, held: HeldItem) -> bool:
         """True if this transport has given the item back before, as far as it remembers."""
@@ -106,6 +114,7 @@ class Broker:
         self._end(held, b"delete %b/%d\r\n" % (held.queue, held.token), consumption)
 
     def give_back(self, held: HeldItem, consumption: Consumption | None = None, delay_ms: int = 0) -> None:
+        held.is_returned = True
         self._returned[held.item] = None
         if len(self._returned) > RETURNED_MAX:
             del self._returned[next(iter(self._returned))]
@@ -114,6 +123,7 @@ class Broker:
 
     def _end(self, held: HeldItem, command: bytes, consumption: Consumption | None) -> None:
         """Send the end of a lease, not waiting for the reply."""
+        self.keeper.let_go(held)
         end = End(held, command.rstrip())
         wire = self.wire
         if consumption is not None and consumption.wire.is_open and not consumption.is_waiting:

@@ -348,7 +348,6 @@ class Channel(StdChannel):
             self.broker.confirm(held, self._consumption)
         else:
             self._unacked[tag] = held
-            self.broker.keeper.hold(held)
         message = Message(content, self, tag)
         message.delivery_info["redelivered"] = self.broker.was_returned(held)
         return message

@@ -2,7 +2,6 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from kestreld.client.absence import now_ms
@@ -10,7 +9,7 @@ from kestreld.client.heartbeat import AGAIN_MS, AGAIN_MS_MAX
 from kestreld.client.queue_talks import refusal
 from kestreld.client.replies import Reply
 from kestreld.errors import ConnectionLost, KestrelError, ServerRefused, ServersAway
-from kestreld.integrations.celery.leases import HeldItem
+from kestreld.integrations.celery.leases import HeldItem, LeaseKeeper
 from kestreld.integrations.celery.wire import NO_ANSWER, Wire
 
 WAIT_MS: Final = 1000  # a wait on the server, which is its ping as well
@@ -34,8 +33,8 @@ class Consumption:
     The connection is lost and opened again beneath it, for `outage_s`; then ServersAway or ConnectionLost is raised.
     """
 
-    def __init__(self, wire: Wire, holder: str, lease_ms: int, outage_s: float, lost: Callable[[str], None]) -> None:
-        """`lost` is told the names under which items may be leased that never arrived."""
+    def __init__(self, wire: Wire, holder: str, lease_ms: int, outage_s: float, keeper: LeaseKeeper) -> None:
+        """`keeper` gets what has arrived, and the names under which items may be leased that never did."""
         self.wire = wire
         self.ready: deque[Leased] = deque()
         self.queues: list[bytes] = []
@@ -44,7 +43,7 @@ class Consumption:
         self._holder = holder
         self._lease_ms = lease_ms
         self._outage_s = outage_s
-        self._lost = lost
+        self._keeper = keeper
         self._open_requests = 0
         self._batch = 1  # how many are asked for at once: more while they come
         self._has_missed = False
@@ -126,12 +125,13 @@ class Consumption:
         if reply is None:
             self._has_missed = True
             if not self._open_requests:
-                self._lost(self.holder)
+                self._keeper.give_back_unknown(self.holder)
         elif isinstance(reply, bytes):
             self._problem = self._problem or refusal(self.wire.address, reply, b"gets", header)
         elif reply:
             words = header.split(b" ")
             held = HeldItem(words[1].partition(b"/")[0], int(words[4]), now_ms())
+            self._keeper.hold(held)
             self.ready.append(Leased(held, reply[0]))
         else:
             self._has_missed = True

@@ -33,6 +33,7 @@ class HeldItem:
     queue: bytes
     token: int
     since_ms: int  # on the monotonic clock: when it was leased or extended
+    is_returned: bool = False  # it was given back
 
     @property
     def item(self) -> tuple[bytes, int]:
@@ -59,6 +60,7 @@ class LeaseKeeper:
         self._alive = alive
         self._look = look
         self._held: dict[int, HeldItem] = {}
+        self._ending: dict[int, HeldItem] = {}  # what ends their lease was not answered yet
         self._ends: deque[End] = deque()
         self._orphans: deque[str] = deque()  # names under which items may be leased that never arrived
         self._is_running = False
@@ -67,7 +69,7 @@ class LeaseKeeper:
 
     def after_fork(self) -> None:
         """Leave everything to the parent."""
-        self._held, self._ends, self._orphans = {}, deque(), deque()
+        self._held, self._ending, self._ends, self._orphans = {}, {}, deque(), deque()
         self._is_running, self._is_closed = False, True
 
     # What is held
@@ -78,7 +80,8 @@ class LeaseKeeper:
             self.start()
 
     def let_go(self, item: HeldItem) -> None:
-        """Forget an item that was confirmed or given back."""
+        """Extend the lease of an item no longer: it is about to be ended, and that will be `answered`."""
+        self._ending[id(item)] = item
         self._held.pop(id(item), None)
 
     def finish(self, end: End) -> None:
@@ -92,7 +95,7 @@ class LeaseKeeper:
             end.was_sent = True
             self.finish(end)
             return
-        self.let_go(end.held)
+        self._ending.pop(id(end.held), None)
         if reply == b"NOT_FOUND" and not end.was_sent:
             _log.warning(
                 "%s: lease %d was over before it was ended: the message may have been delivered again",
@@ -166,6 +169,7 @@ class LeaseKeeper:
             replies.append(reply)
 
         sent_at_ms = now_ms()
+        batch = [item for item in batch if id(item) in self._held]
         for item in batch:
             self._wire.ask(b"touch %b/%d/lease=%d 0\r\n" % (item.queue, item.token, self._lease_ms), answered)
         self._wire.flush()
@@ -176,8 +180,10 @@ class LeaseKeeper:
                 raise ConnectionLost(self._wire.address, self._wire.why_lost)
             if reply == b"TOUCHED":
                 item.since_ms = sent_at_ms
+                if item.is_returned:  # if it was so before, it is leased again
+                    self._ends.append(End(item, b"touch %b/%d 0" % (item.queue, item.token), was_sent=True))
             elif id(item) in self._held:
-                self.let_go(item)
+                del self._held[id(item)]
                 _log.warning(
                     "%s: lease %d is over, and its message may be delivered again: %r",
                     item.queue.decode("utf-8", "replace"),
@@ -186,7 +192,7 @@ class LeaseKeeper:
                 )
 
     def _give_back_of(self, holder: str) -> None:
-        known = {(item.queue, item.token) for item in list(self._held.values())}
+        known = {(item.queue, item.token) for item in [*self._held.values(), *self._ending.values()]}
         for lease in self._wire.carry_out(self._wire.talks.leases(holder)):
             queue = lease.queue.encode("utf-8", "surrogateescape")
             if (queue, lease.token) not in known:

@@ -48,6 +48,7 @@ class Transport(base.Transport):
         self._has_more = False  # there is a byte in `_more`, so that the loop comes back for what has arrived
         self._timer: Any = None
         self._ticked_at_ms = 0
+        self._is_delivering = False
         self._next = 0  # the channel that is the first to be asked for a message
 
     def driver_version(self) -> str:
@@ -191,7 +192,7 @@ class Transport(base.Transport):
 
     def _deliver_more(self) -> None:
         """Deliver what has arrived; after a slow callback the rest is left to the next turn of the loop."""
-        while self._deliver_one():
+        while self._delivered():
             before_ms, self._ticked_at_ms = self._ticked_at_ms, now_ms()
             if self._ticked_at_ms - before_ms > SLOW_MS:
                 break
@@ -204,14 +205,24 @@ class Transport(base.Transport):
             self._more[0].recv(1)
         self._has_more = is_left
 
+    def _delivered(self) -> bool:
+        self._is_delivering = True
+        try:
+            return self._deliver_one()
+        finally:
+            self._is_delivering = False
+
     def _is_alive(self) -> bool:
         """False if there is an event loop that no longer turns: then the process is not doing its work.
 
-        The solo pool executes tasks in the thread of the loop, and a worker that stops ends the loop before its tasks.
+        The solo pool executes tasks in the thread of the loop, as do programs without Celery. A worker that stops ends
+        the loop before its tasks.
         """
         if self._loop is None or "celery.concurrency.solo" in sys.modules:
             return True
         state = sys.modules.get("celery.worker.state")
+        if state is None and self._is_delivering:
+            return True
         # Either is an exit code, which may be 0, once the worker is to stop.
         if state is not None and not all(
             one is None or one is False for one in (state.should_stop, state.should_terminate)

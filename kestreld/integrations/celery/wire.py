@@ -46,6 +46,7 @@ class Wire:
         self._unsent: list[bytes] = []
         self._sinks: deque[Sink] = deque()
         self._unclaimed: deque[Answer] = deque()  # further lines for a talk that has not asked for them yet
+        self._heard_at_ms = 0  # or asked, if nothing was under way
         restart_in_child(self)
 
     def after_fork(self) -> None:
@@ -115,6 +116,8 @@ class Wire:
             elif self._unclaimed:
                 sink(*self._unclaimed.popleft())
                 return
+            if not self._sinks:
+                self._heard_at_ms = now_ms()
             self._sinks.append(sink)
 
     def flush(self) -> None:
@@ -149,6 +152,7 @@ class Wire:
             except UnparsableReply as error:
                 self.lose(f"unexpected reply: {error}")
                 return
+            self._heard_at_ms = now_ms()
             headers = self._parser.headers
             assert headers is not None
             for reply in replies:
@@ -169,6 +173,15 @@ class Wire:
             try:
                 if self._socket is not None and wait_for((self,), 0):
                     self.receive()
+            finally:
+                self.lock.release()
+
+    def check(self, late_ms: int) -> None:
+        """Give the connection up if an answer is late, unless another thread waits for it."""
+        if self.lock.acquire(blocking=False):
+            try:
+                if self._sinks and now_ms() - self._heard_at_ms > late_ms and not wait_for((self,), 0):
+                    self.lose(NO_ANSWER)
             finally:
                 self.lock.release()
 

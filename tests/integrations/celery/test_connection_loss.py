@@ -116,3 +116,28 @@ def test_an_outage_that_is_too_long_is_an_error_of_the_connection(own_server: Da
         own_server.kill()
         with pytest.raises(connection.connection_errors, match="connection refused"):
             connection.drain_events(timeout=30)
+
+
+@pytest.mark.long
+def test_an_acknowledgement_on_a_connection_that_fell_silent_is_repeated(own_server: Daemon, way: Way) -> None:
+    with (
+        kombu.Connection(f"kestrel://127.0.0.1:{way.port}") as connection,
+        kombu.Connection(f"kestrel://{own_server.address}") as direct,
+    ):
+        got: list[Any] = []
+        queue = kombu.Queue("silent-acks")
+        direct.Producer().publish(1, routing_key="silent-acks", declare=[queue])
+        with connection.Consumer([queue], callbacks=[lambda body, message: got.append(message)]):
+            drain(connection, got, 1)
+            way.is_silent = True
+            got[0].ack()
+            end = time.monotonic() + 2.5
+            while time.monotonic() < end:
+                with pytest.raises(TimeoutError):
+                    connection.drain_events(timeout=0.2)
+            way.is_silent = False
+            with pytest.raises(TimeoutError):  # it is not given back as one that never arrived
+                connection.drain_events(timeout=4)
+        until(lambda: figures(own_server, "silent-acks")["open_transactions"] == 0, "the acknowledgement")
+    assert figures(own_server, "silent-acks")["items"] == 0
+    assert len(got) == 1
