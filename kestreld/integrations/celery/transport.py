@@ -17,7 +17,7 @@ from kestreld.integrations.celery.broker import Broker
 from kestreld.integrations.celery.channel import Channel
 from kestreld.integrations.celery.consumption import Consumption
 from kestreld.integrations.celery.settings import settings_of
-from kestreld.integrations.celery.wire import Wire, wait_for
+from kestreld.integrations.celery.wire import Wire, readable
 
 TICK_S: Final = 0.5  # how often an event loop looks at what is late
 SLOW_MS: Final = 2  # a callback that took longer than that has executed a task: what it has to say comes first
@@ -91,18 +91,15 @@ class Transport(base.Transport):
         """Deliver one message. Raises TimeoutError if none comes in time."""
         until_ms = None if timeout is None else now_ms() + timeout * 1000
         while True:
-            self._take_in()
             if self._deliver_one():
                 return
             self._ask()
             left_ms = 1000.0 if until_ms is None else until_ms - now_ms()
-            if left_ms <= 0 and until_ms is not None:
-                if timeout == 0 and wait_for(self._wires(), 0):
-                    self._take_in()
-                    if self._deliver_one():
-                        return
+            wires = readable(self._wires(), min(left_ms, self._patience_ms()) / 1000)
+            for wire in wires:
+                wire.receive_if_ready()
+            if not wires and until_ms is not None and now_ms() >= until_ms:
                 raise TimeoutError("timed out")
-            wait_for(self._wires(), min(left_ms, self._patience_ms()) / 1000)
 
     def _patience_ms(self) -> float:
         """How long to wait before a look at what is late, or away."""
@@ -115,10 +112,6 @@ class Transport(base.Transport):
         """Return the open connections on which something may arrive."""
         wires = [one.wire for channel in self.channels if (one := channel.consumption) is not None]
         return [wire for wire in (self.broker.wire, *wires) if wire.is_open]
-
-    def _take_in(self) -> None:
-        for wire in self._wires():
-            wire.receive_if_ready()
 
     def _ask(self) -> None:
         """Ask for messages wherever there is room, and send what is to be sent."""

@@ -249,12 +249,16 @@ def _version() -> Talk[Reply]:
     return answer.reply
 
 
+def readable(wires: Iterable[Wire], seconds: float) -> list[Wire]:
+    """Wait until some of these open wires can be read, and return them; empty if none can in time."""
+    poll = select.poll()
+    waited_for = {wire.fileno(): wire for wire in wires}
+    for descriptor in waited_for:
+        poll.register(descriptor, select.POLLIN)
+    return [waited_for[descriptor] for descriptor, _ in poll.poll(max(0, seconds * 1000))]
+
+
 def wait_for(wires: Iterable[Wire], seconds: float) -> bool:
     """Wait until one of the wires can be read, or is closed. False = none could. Without wires it is a pause."""
-    poll = select.poll()
-    for wire in wires:
-        if (descriptor := wire.fileno()) >= 0:
-            poll.register(descriptor, select.POLLIN)
-        else:
-            return True
-    return bool(poll.poll(max(0, seconds * 1000)))
+    wires = list(wires)
+    return not all(wire.is_open for wire in wires) or bool(readable(wires, seconds))
