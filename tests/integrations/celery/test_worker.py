@@ -3,10 +3,13 @@
 import os
 import signal
 import time
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
+import celery
 import pytest
+from celery import Celery
 
 from kestreld.client import KestrelCluster
 from tests.integrations.celery.workers import attempts, ended, running_worker
@@ -83,7 +86,8 @@ def test_after_an_outage_that_celery_sees_running_tasks_end_where_they_run_and_o
             until(lambda: "Connection to broker lost" in worker.log.read_text(), "Celery to notice")
             daemon.start()
             until(lambda: len(ended(tmp_path)) == 16, "all tasks")
-            until(lambda: is_done(daemon), "the acknowledgements")
+            if celery.VERSION[:2] >= (5, 7):  # 5.5 acknowledges none that ran when its connection was closed
+                until(lambda: is_done(daemon), "the acknowledgements")
     assert [len(those) for those in attempts(tmp_path).values()] == [1] * 16
 
 
@@ -148,8 +152,6 @@ def test_retries_wait_in_the_server(tmp_path: Path) -> None:
 
 
 def test_workers_are_inspected_and_controlled(tmp_path: Path) -> None:
-    from celery import Celery
-
     with (
         running_daemon(tmp_path / "server") as daemon,
         running_worker(tmp_path, f"kestrel://{daemon.address}", name="one"),
@@ -170,3 +172,27 @@ def test_workers_are_inspected_and_controlled(tmp_path: Path) -> None:
         until(lambda: figures(daemon).get("delayed") == 0, "the time of the task")
         until(lambda: is_done(daemon), "the task")
         assert 2 not in attempts(tmp_path)
+
+
+def test_tasks_for_later_are_on_time_also_over_a_restart_of_the_server(tmp_path: Path) -> None:
+    count, first_s, over_s = int(os.environ.get("CELERY_ETAS", "1000")), 4, 8
+    with running_daemon(tmp_path / "server") as daemon, running_worker(tmp_path, f"kestrel://{daemon.address}"):
+        start = datetime.now(UTC) + timedelta(seconds=first_s)
+        due = [start + timedelta(seconds=over_s * number / count) for number in range(count)]
+        app = Celery(broker=f"kestrel://{daemon.address}")
+        with app.connection_for_write() as connection:
+            producer = app.amqp.Producer(connection)
+            for number, eta in enumerate(due):
+                app.send_task("effect", (number,), eta=eta, producer=producer)
+        until(lambda: len(attempts(tmp_path)) > count // 2, "half of the tasks")
+        daemon.kill()
+        daemon.start()
+        back_at = time.time()
+        until(lambda: len(ended(tmp_path)) == count, "all tasks")
+    executed = attempts(tmp_path)
+    late_s = [executed[number][0].began_at - eta.timestamp() for number, eta in enumerate(due)]
+    assert min(late_s) >= 0
+    before = [late for late, eta in zip(late_s, due, strict=True) if not -2 < eta.timestamp() - back_at < 2]
+    print(f"{count} tasks for later: at most {max(before):.2f} s late, {max(late_s):.2f} s around the restart")
+    assert max(late_s) < 5, "as long as a busy machine takes"
+    assert all(len(those) == 1 for those in executed.values())
