@@ -386,3 +386,19 @@ def test_a_message_that_was_put_back_is_delivered_as_such(connect: Connect) -> N
         second = queue.get(timeout=5)
         assert (first.delivery_info["redelivered"], second.delivery_info["redelivered"]) == (False, True)
         second.ack()
+
+
+def test_a_task_that_is_not_due_is_cancelled_by_its_result(server: Daemon) -> None:
+    from celery import Celery
+
+    from kestreld.integrations.celery import cancel
+
+    app = Celery(broker=f"kestrel://{server.address}")
+    later = app.send_task("f", countdown=600, queue="cancelled")
+    assert figures(server, "cancelled")["delayed"] == 1
+    assert cancel(later, "cancelled")
+    assert not cancel(later, "cancelled")
+    assert figures(server, "cancelled")["delayed"] == 0
+    once = [app.send_task("f", task_id="17", once=True, queue="cancelled") for _ in range(2)]
+    assert not cancel(once[0], "cancelled")
+    assert figures(server, "cancelled")["items"] == 1
