@@ -1,4 +1,4 @@
-"""The threads, locks and sockets of the system, which modules of Python had before gevent or eventlet patched them.
+"""Threads, locks and sockets of the system, as Python had them before gevent or eventlet patched it.
 
 A thread of our own uses these, so that it goes on while a greenlet computes and lets no other one run.
 """

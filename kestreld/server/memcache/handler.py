@@ -75,10 +75,11 @@ _lengths: Final = _Lengths()
 class Handler(LeaseCommands):
     """Executor of one session's commands: the only class that knows both the protocol's words and the engine's."""
 
+    keys: deque[Command] | None = None  # of a GET of several, those still to be answered
+
     def __init__(self, state: ServerState, *, strict: bool) -> None:
         super().__init__(state, strict=strict)
         self.open_reads: list[tuple[Reader, int, int]] = []  # see `reads_held`
-        self.keys: deque[Command] | None = None  # of a GET of several, those still to be answered
 
     @property
     def is_busy(self) -> bool:
