@@ -232,7 +232,7 @@ class Host:
         self.say(f"{kind} of {path} fails")
         if self.server is None:
             return
-        families = [family_of(f"{path}/")] if ".journal/" in f"{path}/" else self.plan.families
+        families = [family_of(f"{path}/")] if ".journal/" in f"{path}/" else [*self.plan.modes]
         if kind == "sync":
             # The kernel has forgotten that what a failed sync covered is not on disk: a new process cannot know.
             self._unsynced.update(families)

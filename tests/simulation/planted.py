@@ -576,7 +576,6 @@ SEEN_BY: Final = {
     "doubtful-ledger-kept": 1_000_000_002,
     "ledger-believed": 1_000_000_064,
     "grace-from-stop": 20_000_011,
-    "undone-lease-believed": 1_622_569_386,
     "reading-not-noticed": 30_000_001,
     "declaration-not-written": 30_000_000,
     "list-waits-at-first": 1_500_000_028,
