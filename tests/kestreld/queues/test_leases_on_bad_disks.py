@@ -7,6 +7,8 @@ from typing import Final
 import pytest
 
 from kestreld.queues import leases
+from tests.simulation import planted
+from tests.support.compiled import interpreted_only
 from tests.support.engine import Engine, QuickFiles
 from tests.support.faulty_files import FaultyFiles
 
@@ -121,8 +123,18 @@ def test_what_is_confirmed_while_the_disk_refuses_is_not_leased_again_when_it_is
 @pytest.mark.parametrize("end", ["confirmed", "refused", "given back", "given back and confirmed", "failed", "opened"])
 def test_a_lease_in_front_of_what_a_failed_sync_cut_off_is_over_once_that_is_written(tmp_path: Path, end: str) -> None:
     """Its record stays where it is, perhaps on disk. It counted for nothing, and what had ended was leased again."""
+    a_lease_ends_while_syncs_fail(tmp_path, end)
+
+
+@interpreted_only
+def test_a_planted_bug_is_seen_that_takes_undone_leases_for_gone(tmp_path: Path) -> None:
+    with planted.BUGS["undone-lease-believed"](), pytest.raises(AssertionError):
+        a_lease_ends_while_syncs_fail(tmp_path, "confirmed")
+
+
+def a_lease_ends_while_syncs_fail(folder: Path, end: str) -> None:
     files = FaultyFiles(kinds=("sync",))
-    engine = Engine(tmp_path / "spool", files, sync_journal_ms=0)
+    engine = Engine(folder / "spool", files, sync_journal_ms=0)
     engine.reader("work+audit")  # where an item is held, so that records about others are read
     engine.put("work", b"one", b"two", b"three")
     assert leases.lease(engine.reader("work+audit"), engine.clock.wall_ms, 100 * LEASE_MS, "") is not None
