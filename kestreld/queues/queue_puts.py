@@ -79,12 +79,15 @@ class QueuePuts(Family):
         if parent is None or not parent.config.fanout_only:
             self.feeder = self.emptying = None
         elif parent is not self.feeder:
-            self.feeder, self.emptying = (parent, None) if parent.is_drained else (None, parent)
+            is_empty = parent.is_drained
+            self.feeder = parent if is_empty else None
+            self.emptying = None if is_empty else parent
         self._attach()
 
     def keep_again(self) -> None:
         """Have a `fanout_only` parent get items until nothing waits in it: some are put back."""
-        self.feeder, self.emptying = None, self.feeder
+        self.emptying = self.feeder
+        self.feeder = None
         self._attach()
 
     def _attach(self) -> None:
