@@ -78,7 +78,13 @@ class Times(Excuses):
         return family in history.damaged | history.stopped | history.repaired
 
     def _has_own_time(self, reader: str, put: Put, deliveries: list[Delivery]) -> bool:
-        """Whether it is not in order with the others: delayed, leased, held back after a failure."""
+        """Whether it is not in order with the others: delayed, leased, held back after a failure.
+
+        A repair that no longer knows who the readers were takes what is said of one for another's.
+        """
+        if self._may_be_cut_up(put.family):
+            families = [puts for name, puts in self._by_reader.items() if name.partition("+")[0] == put.family]
+            deliveries = [one for puts in families for one in puts.get(put, ())]
         if put.delay_ms or any(one.kind == "lease" for one in deliveries):
             return True
         backs_off = put.family in self._rules.retry_delays_ms
