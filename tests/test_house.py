@@ -76,7 +76,7 @@ MAY_IMPORT: Final = {
     "select": ("client/access.py", "integrations/celery/wire.py", "net.py", "recipes/servers.py"),
     "selectors": ("server/loop.py",),
     "time": ("clock.py",),
-    "datetime": ("integrations/celery/messages.py",),
+    "datetime": ("integrations/celery/beat.py", "integrations/celery/messages.py"),
     "random": ("client/",),
     "secrets": ("integrations/celery/", "recipes/"),
     "uuid": (),

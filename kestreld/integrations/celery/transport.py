@@ -12,6 +12,7 @@ from kestreld import __version__
 from kestreld.client.absence import now_ms
 from kestreld.client.access import PORT_DEFAULT
 from kestreld.errors import KestrelError
+from kestreld.integrations.celery.beat import key_beats
 from kestreld.integrations.celery.bindings import TYPES
 from kestreld.integrations.celery.broker import Broker
 from kestreld.integrations.celery.channel import Channel
@@ -36,6 +37,7 @@ class Transport(base.Transport):
 
     def __init__(self, client: Any, **options: Any) -> None:
         super().__init__(client, **options)
+        key_beats(self.driver_type)  # before the first message of a beat, which has a connection of its own
         self.settings = settings_of(client, tls=self._tls)
         self.broker = Broker(self.settings, self._is_alive)
         self.broker.wire.changed = self._unregister

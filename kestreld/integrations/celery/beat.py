@@ -1,0 +1,103 @@
+"""Periodic tasks: keys by which two beats that run at once publish each due task once.
+
+A beat has no hook between the choice of a due entry and its publishing, and the entry's name is in none of its
+messages. So `Scheduler.apply_async` of Celery is wrapped, in programs that have loaded a beat.
+"""
+
+import functools
+import hashlib
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from kestreld.integrations.celery.messages import KEY
+
+NAME_BYTES: Final = 12
+_MINUTE: Final = timedelta(minutes=1)
+_YEARS: Final = timedelta(days=3000)  # more than from one 29 February to the next
+_SECOND: Final = timedelta(seconds=1)
+
+
+def key_beats(driver_type: str) -> None:
+    """Give the tasks keys that a beat of this process sends through transports of a type."""
+    module = sys.modules.get("celery.beat")
+    scheduler = getattr(module, "Scheduler", None)  # None while the module is being imported
+    if scheduler is not None and not hasattr(scheduler.apply_async, "has_keys"):
+        scheduler.apply_async = _keyed(scheduler.apply_async, driver_type)
+
+
+def _keyed(apply_async: Callable[..., Any], driver_type: str) -> Callable[..., Any]:
+    @functools.wraps(apply_async)
+    def keyed(scheduler: Any, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
+        entry = scheduler.reserve(entry) if advance else entry
+        connection = producer.connection if producer else scheduler.app.connection_for_write()
+        options, key = entry.options, None
+        if connection.transport.driver_type == driver_type:
+            # Reserving has set the time in the schedule's own entry. Times in it are at least an interval apart.
+            key = key_of_entry(entry, (scheduler.schedule.get(entry.name) or entry).last_run_at)
+        if key is not None:
+            entry.options = {**options, KEY: key}
+        try:
+            return apply_async(scheduler, entry, producer=producer, advance=False, **kwargs)
+        finally:
+            entry.options = options
+
+    keyed.has_keys = True  # type: ignore[attr-defined]
+    return keyed
+
+
+def key_of_entry(entry: Any, at: datetime) -> str | None:
+    """Return the key of an entry that is published at a time; None if its schedule cannot say when it was due."""
+    due_ms = due_at_ms(entry.schedule, at)
+    if due_ms is None:
+        return None
+    name = hashlib.sha256(f"{entry.name}\n{entry.task}".encode("utf-8", "surrogateescape"))
+    return f"beat-{name.hexdigest()[: 2 * NAME_BYTES]}-{due_ms}"
+
+
+def due_at_ms(schedule: Any, at: datetime) -> int | None:
+    """Return the last time up to `at` when a schedule was due, which all beats agree upon; None if it has none.
+
+    Intervals begin when their beat does: their time is that of the multiple of the interval since 1970.
+    """
+    from celery.schedules import schedule as Interval
+
+    now = schedule.maybe_make_aware(at).astimezone(UTC)
+    try:
+        if type(schedule).remaining_estimate is Interval.remaining_estimate:
+            if schedule.relative:  # rounded to whole seconds, minutes, hours or days
+                return _seconds_ms(_next(schedule, now - schedule.run_every))
+            every_us = schedule.run_every // timedelta(microseconds=1)
+            now_us = (now - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
+            return (now_us - now_us % every_us) // 1000 if every_us > 0 else None
+        return _last_due_ms(schedule, now)
+    except NotImplementedError:  # a class of schedules that only says whether it is due
+        return None
+
+
+def _last_due_ms(schedule: Any, now: datetime) -> int | None:
+    """Find the last due time of a schedule that can only be asked for the next one after a time."""
+    late, span = now, _MINUTE
+    while _next(schedule, now - span) > now:
+        late, span = now - span, span * 2
+        if span > _YEARS:
+            return None
+    early = now - span
+    while late - early > _SECOND:
+        middle = early + (late - early) / 2
+        if _next(schedule, middle) > now:
+            late = middle
+        else:
+            early = middle
+    return _seconds_ms(_next(schedule, early))
+
+
+def _next(schedule: Any, last_run_at: datetime) -> datetime:
+    """Return when a schedule is due next after a time, or a little sooner: it reads the clock itself meanwhile."""
+    at: datetime = schedule.maybe_make_aware(schedule.now()).astimezone(UTC)
+    return at + schedule.remaining_estimate(last_run_at.astimezone(schedule.tz))  # type: ignore[no-any-return]
+
+
+def _seconds_ms(at: datetime) -> int:
+    return round(at.timestamp()) * 1000

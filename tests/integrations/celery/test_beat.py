@@ -1,0 +1,106 @@
+"""Beats: what two of them send that run at once."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.beat import Scheduler
+from celery.schedules import BaseSchedule, crontab, schedule
+
+from kestreld.integrations.celery.beat import due_at_ms
+from tests.support.daemon import Daemon
+from tests.support.waiting import until
+
+
+def beat(server: Daemon, **entries: dict[str, Any]) -> Scheduler:
+    """A beat with an app of its own, as in a process of its own."""
+    app = Celery(broker=f"kestrel://{server.address}", set_as_current=False)
+    app.conf.beat_schedule = {name: {"task": "tick"} | entry for name, entry in entries.items()}
+    return Scheduler(app)
+
+
+def sent(server: Daemon, queue: str) -> int:
+    with Celery(broker=f"kestrel://{server.address}", set_as_current=False).connection_for_read() as connection:
+        return int(connection.SimpleQueue(queue).qsize())
+
+
+def test_two_beats_send_a_task_once_in_each_interval(server: Daemon) -> None:
+    interval_s = 0.4
+    entry = {"schedule": interval_s, "options": {"queue": "intervals"}}
+    beats, times = [beat(server, often=entry)], []
+
+    def turn() -> bool:
+        for one in beats:
+            before = one.schedule["often"].total_run_count
+            one.tick()
+            if one.schedule["often"].total_run_count > before:
+                times.append(one.schedule["often"].last_run_at.timestamp())
+        return len(times) >= 7
+
+    time.sleep(interval_s / 2)
+    beats.append(beat(server, often=entry))
+    until(turn, "tasks of both beats")
+    intervals = {int(at / interval_s) for at in times}
+    assert len(intervals) < len(times), "both were due in one interval"
+    assert sent(server, "intervals") == len(intervals)
+
+
+def test_a_beat_alone_sends_all_its_tasks(server: Daemon) -> None:
+    one = beat(server, often={"schedule": 0.01, "options": {"queue": "alone"}})
+    until(lambda: one.tick() is None or one.schedule["often"].total_run_count == 50, "tasks")
+    assert sent(server, "alone") == 50
+
+
+def test_a_beat_that_was_away_catches_up_on_what_the_other_has_sent(server: Daemon) -> None:
+    while datetime.now(UTC).second > 55:  # both are to be due in the same minute
+        time.sleep(0.1)
+    for minutes in (2, 60):
+        last = datetime.now(UTC) - timedelta(minutes=minutes)
+        entry = {"schedule": crontab(), "options": {"queue": "minutes"}, "last_run_at": last}
+        away = beat(server, a=entry, b=entry)
+        until(lambda away=away: away.tick() != 0, "tasks")
+        assert [one.total_run_count for one in away.schedule.values()] == [1, 1]
+    assert sent(server, "minutes") == 2, "one for each name"
+
+
+def test_what_waits_for_later_is_sent_once(server: Daemon) -> None:
+    while datetime.now(UTC).second > 55:
+        time.sleep(0.1)
+    last = datetime.now(UTC) - timedelta(minutes=5)
+    entry = {"schedule": crontab(), "options": {"queue": "delays", "countdown": 60}, "last_run_at": last}
+    for _ in range(2):
+        one = beat(server, a=entry)
+        until(lambda one=one: one.tick() != 0, "the task")
+    assert sent(server, "delays") == 0
+    with Celery(broker=f"kestrel://{server.address}", set_as_current=False).connection_for_read() as connection:
+        assert connection.default_channel.queue_purge("delays") == 1
+
+
+AT = datetime(2026, 3, 4, 12, 34, 56, 789_000, UTC)  # a Wednesday
+
+
+@pytest.mark.parametrize(
+    ("chosen", "due"),
+    [
+        (crontab(), datetime(2026, 3, 4, 12, 34, tzinfo=UTC)),
+        (crontab(minute="0"), datetime(2026, 3, 4, 12, tzinfo=UTC)),
+        (crontab(minute="35", hour="12"), datetime(2026, 3, 3, 12, 35, tzinfo=UTC)),
+        (crontab(minute="0", hour="3", day_of_month="29", month_of_year="2"), datetime(2024, 2, 29, 3, tzinfo=UTC)),
+        (schedule(10), datetime(2026, 3, 4, 12, 34, 50, tzinfo=UTC)),
+        (schedule(86400), datetime(2026, 3, 4, tzinfo=UTC)),
+        (schedule(timedelta(minutes=2), relative=True), datetime(2026, 3, 4, 12, 34, tzinfo=UTC)),
+    ],
+    ids=str,
+)
+def test_a_schedule_was_due(chosen: BaseSchedule, due: datetime) -> None:
+    chosen.app = Celery(set_as_current=False)
+    chosen.nowfun = lambda: AT
+    found = due_at_ms(chosen, AT)
+    assert found is not None
+    assert datetime.fromtimestamp(found / 1000, UTC) == due
+
+
+def test_a_schedule_that_only_says_whether_it_is_due_has_no_due_time() -> None:
+    assert due_at_ms(BaseSchedule(app=Celery(set_as_current=False)), AT) is None
