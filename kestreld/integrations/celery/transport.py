@@ -19,6 +19,7 @@ from kestreld.integrations.celery.channel import Channel
 from kestreld.integrations.celery.consumption import Consumption
 from kestreld.integrations.celery.settings import settings_of
 from kestreld.integrations.celery.wire import Wire, readable
+from kestreld.integrations.celery.workers import let_mingle
 
 TICK_S: Final = 0.5  # how often an event loop looks at what is late
 SLOW_MS: Final = 2  # a callback that took longer than that has executed a task: what it has to say comes first
@@ -38,6 +39,7 @@ class Transport(base.Transport):
     def __init__(self, client: Any, **options: Any) -> None:
         super().__init__(client, **options)
         key_beats(self.driver_type)  # before the first message of a beat, which has a connection of its own
+        let_mingle(self.driver_type)
         self.settings = settings_of(client, tls=self._tls)
         self.broker = Broker(self.settings, self._is_alive)
         self.broker.wire.changed = self._unregister

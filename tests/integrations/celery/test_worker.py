@@ -174,6 +174,23 @@ def test_workers_are_inspected_and_controlled(tmp_path: Path) -> None:
         assert 2 not in attempts(tmp_path)
 
 
+def test_a_worker_that_starts_later_knows_what_was_revoked(tmp_path: Path) -> None:
+    with running_daemon(tmp_path / "server") as daemon:
+        broker = f"kestrel://{daemon.address}"
+        app = Celery(broker=broker)
+        with running_worker(tmp_path, broker, "solo", name="one") as first:
+            waiting = [app.send_task("effect", (number,), queue="later") for number in (1, 2)]
+            app.control.revoke(waiting[0].id, reply=True, timeout=3, limit=1)
+            arguments = ["-Q", "celery,later"]
+            with running_worker(tmp_path, broker, "solo", name="two", arguments=arguments) as second:
+                assert "sync with 1 nodes" in second.log.read_text()
+                first.kill()
+                until(lambda: figures(daemon, "later")["items"] == 0, "both tasks")
+                until(lambda: ended(tmp_path) == {2}, "the task that was not revoked")
+                assert f"Discarding revoked task: effect[{waiting[0].id}]" in second.log.read_text()
+    assert set(attempts(tmp_path)) == {2}
+
+
 def test_tasks_for_later_are_on_time_also_over_a_restart_of_the_server(tmp_path: Path) -> None:
     count, first_s, over_s = int(os.environ.get("CELERY_ETAS", "1000")), 4, 8
     with running_daemon(tmp_path / "server") as daemon, running_worker(tmp_path, f"kestrel://{daemon.address}"):

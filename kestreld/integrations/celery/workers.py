@@ -1,0 +1,13 @@
+"""Workers of Celery: what Celery does for transports that it knows, and would leave out for this one."""
+
+import sys
+
+
+def let_mingle(driver_type: str) -> None:
+    """Have a worker of this process ask the others for revoked tasks when it starts, as Celery's Mingle does.
+
+    Celery asks a transport of the worker for its type before it looks for that in the set.
+    """
+    mingle = getattr(sys.modules.get("celery.worker.consumer.mingle"), "Mingle", None)
+    if mingle is not None:
+        mingle.compatible_transports.add(driver_type)
