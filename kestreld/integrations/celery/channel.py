@@ -18,6 +18,7 @@ from kestreld.integrations.celery.consumption import Consumption, Leased
 from kestreld.integrations.celery.leases import HeldItem
 from kestreld.integrations.celery.messages import KEY, ONCE, Message, decoded, due_in_ms, encoded, key_of_task
 from kestreld.integrations.celery.names import level_of, name_of, queue_of
+from kestreld.integrations.celery.workers import reserved_tasks
 
 AHEAD_MAX: Final = 16  # messages that are fetched ahead where there is no prefetch limit
 EARLY_MS: Final = 1000  # a task that is due sooner than that is delivered: Celery itself waits for its time
@@ -306,8 +307,10 @@ class Channel(StdChannel):
         consumption = self._consumption
         if consumption is not None:
             ahead = len(consumption.ready)
-            limit = self.prefetch_count
-            consumption.ask(limit - len(self._unacked) - ahead if limit else AHEAD_MAX - ahead)
+            limit, taken = self.prefetch_count, len(self._unacked)
+            if self.broker.settings.disable_prefetch:
+                taken = max(taken, reserved_tasks())
+            consumption.ask(limit - taken - ahead if limit else AHEAD_MAX - ahead)
 
     def deliver(self) -> bool:
         """Hand the next message that has arrived to its consumer. False = there is none."""

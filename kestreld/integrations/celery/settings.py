@@ -15,6 +15,7 @@ OPTIONS: Final = (
     "queue_order_strategy",
     "priority_steps",
     "priority_queues",
+    "disable_prefetch",
 )
 ORDERS: Final = ("round_robin", "priority", "sorted")
 STEPS: Final = (0, 3, 6, 9)
@@ -33,6 +34,7 @@ class Settings:
     order: str
     priority_steps: tuple[int, ...]
     priority_queues: frozenset[str]
+    disable_prefetch: bool
 
 
 def settings_of(client: Any, *, tls: bool) -> Settings:
@@ -54,6 +56,7 @@ def settings_of(client: Any, *, tls: bool) -> Settings:
         order=order,
         priority_steps=steps,
         priority_queues=frozenset(options.get("priority_queues", ())),
+        disable_prefetch=bool(options.get("disable_prefetch", False)),
     )
 
 

@@ -23,8 +23,8 @@ app.conf.update(
     task_ignore_result=True,
     worker_hijack_root_logger=False,
     broker_transport_options=json.loads(os.environ.get("OPTIONS", "{}")),
-    **json.loads(os.environ.get("CONF", "{}")),
 )
+app.conf.update(json.loads(os.environ.get("CONF", "{}")))
 
 
 def write(what: str, number: int) -> None:

@@ -2,10 +2,12 @@
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import kombu
@@ -87,6 +89,34 @@ def test_messages_are_acknowledged_in_any_order_and_those_that_are_not_come_agai
         assert message.payload == 1
         message.ack()
         assert again.qsize() == 0
+
+
+def test_without_prefetch_what_a_worker_has_acknowledged_and_not_ended_counts(
+    server: Daemon, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: set[int] = set()
+    worker = SimpleNamespace(reserved_requests=running, active_requests=set(), should_terminate=None, should_stop=None)
+    monkeypatch.setitem(sys.modules, "celery.worker.state", worker)
+    connection = connect(disable_prefetch=True)
+    queue = kombu.Queue("unfetched", channel=connection.default_channel)
+    got: list[Any] = []
+
+    def begin(body: int, message: Any) -> None:
+        message.ack()
+        got.append(body)
+        running.add(body)
+
+    with connection.Consumer([queue], callbacks=[begin], prefetch_count=2):
+        for number in range(3):
+            connection.Producer().publish(number, routing_key="unfetched")
+        received(connection, None, 2)
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.3)
+        assert got == [0, 1]
+        assert figures(server, "unfetched")["items"] == 1
+        running.remove(0)
+        received(connection, None, 1)
+        assert got == [0, 1, 2]
 
 
 def test_prefetch_limits_what_is_leased_and_what_was_fetched_ahead_goes_back(server: Daemon, connect: Connect) -> None:

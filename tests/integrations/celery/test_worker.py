@@ -174,6 +174,19 @@ def test_workers_are_inspected_and_controlled(tmp_path: Path) -> None:
         assert 2 not in attempts(tmp_path)
 
 
+def test_a_worker_without_prefetch_leaves_a_task_to_whoever_is_free(tmp_path: Path) -> None:
+    with running_daemon(tmp_path / "server") as daemon:
+        conf = {"options": {"disable_prefetch": True}, "worker_prefetch_multiplier": 1, "task_acks_late": False}
+        send(daemon, 0, seconds=4)
+        send(daemon, *range(1, 4))
+        with running_worker(tmp_path, f"kestrel://{daemon.address}", concurrency=1, name="busy", **conf):
+            until(lambda: attempts(tmp_path), "the long task")
+            with running_worker(tmp_path, f"kestrel://{daemon.address}", concurrency=1, name="other", **conf):
+                until(lambda: len(ended(tmp_path)) == 4, "all tasks")
+    long = attempts(tmp_path)[0][0]
+    assert all(attempts(tmp_path)[number][0].ended_at < long.ended_at for number in range(1, 4))
+
+
 def test_a_worker_that_starts_later_knows_what_was_revoked(tmp_path: Path) -> None:
     with running_daemon(tmp_path / "server") as daemon:
         broker = f"kestrel://{daemon.address}"
