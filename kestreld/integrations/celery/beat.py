@@ -14,6 +14,7 @@ from typing import Any, Final
 from kestreld.integrations.celery.messages import KEY
 
 NAME_BYTES: Final = 12
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _MINUTE: Final = timedelta(minutes=1)
 _YEARS: Final = timedelta(days=3000)  # more than from one 29 February to the next
 _SECOND: Final = timedelta(seconds=1)
@@ -30,12 +31,12 @@ def key_beats(driver_type: str) -> None:
 def _keyed(apply_async: Callable[..., Any], driver_type: str) -> Callable[..., Any]:
     @functools.wraps(apply_async)
     def keyed(scheduler: Any, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
+        last_run_at = entry.last_run_at  # of the run before this one: where reserving puts the time of this one differs
         entry = scheduler.reserve(entry) if advance else entry
         connection = producer.connection if producer else scheduler.app.connection_for_write()
         options, key = entry.options, None
         if connection.transport.driver_type == driver_type:
-            # Reserving has set the time in the schedule's own entry. Times in it are at least an interval apart.
-            key = key_of_entry(entry, (scheduler.schedule.get(entry.name) or entry).last_run_at)
+            key = key_of_entry(entry, last_run_at)
         if key is not None:
             entry.options = {**options, KEY: key}
         try:
@@ -47,33 +48,37 @@ def _keyed(apply_async: Callable[..., Any], driver_type: str) -> Callable[..., A
     return keyed
 
 
-def key_of_entry(entry: Any, at: datetime) -> str | None:
-    """Return the key of an entry that is published at a time; None if its schedule cannot say when it was due."""
-    due_ms = due_at_ms(entry.schedule, at)
+def key_of_entry(entry: Any, last_run_at: datetime) -> str | None:
+    """Return the key of an entry that is due; None if its schedule cannot say since when."""
+    due_ms = due_at_ms(entry.schedule, last_run_at)
     if due_ms is None:
         return None
     name = hashlib.sha256(f"{entry.name}\n{entry.task}".encode("utf-8", "surrogateescape"))
     return f"beat-{name.hexdigest()[: 2 * NAME_BYTES]}-{due_ms}"
 
 
-def due_at_ms(schedule: Any, at: datetime) -> int | None:
-    """Return the last time up to `at` when a schedule was due, which all beats agree upon; None if it has none.
+def due_at_ms(schedule: Any, last_run_at: datetime) -> int | None:
+    """Return since when a schedule is due, which all beats agree upon; None if it cannot say.
 
-    Intervals begin when their beat does: their time is that of the multiple of the interval since 1970.
+    Intervals begin when their beat does: their time is rounded down to a multiple of the interval since 1970. It is
+    counted from the last run, and not from the clock, which may have gone into the next multiple since: a beat would
+    send two tasks that are an interval apart with one key.
     """
     from celery.schedules import schedule as Interval
 
-    now = schedule.maybe_make_aware(at).astimezone(UTC)
+    now = schedule.maybe_make_aware(schedule.now()).astimezone(UTC)
     try:
-        if type(schedule).remaining_estimate is Interval.remaining_estimate:
-            if schedule.relative:  # rounded to whole seconds, minutes, hours or days
-                return _seconds_ms(_next(schedule, now - schedule.run_every))
-            every_us = schedule.run_every // timedelta(microseconds=1)
-            now_us = (now - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
-            return (now_us - now_us % every_us) // 1000 if every_us > 0 else None
-        return _last_due_ms(schedule, now)
+        if type(schedule).remaining_estimate is not Interval.remaining_estimate:
+            return _last_due_ms(schedule, now)
     except NotImplementedError:  # a class of schedules that only says whether it is due
         return None
+    if schedule.relative:  # rounded to whole seconds, minutes, hours or days
+        return _seconds_ms(_next(schedule, now - schedule.run_every))
+    every = schedule.run_every
+    if every <= timedelta(0):
+        return None
+    due = now - (now - schedule.maybe_make_aware(last_run_at)) % every
+    return (due - (due - _EPOCH) % every - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _last_due_ms(schedule: Any, now: datetime) -> int | None:
