@@ -74,10 +74,10 @@ def due_at_ms(schedule: Any, last_run_at: datetime) -> int | None:
         return None
     if schedule.relative:  # rounded to whole seconds, minutes, hours or days
         return _seconds_ms(_next(schedule, now - schedule.run_every))
-    every = schedule.run_every
+    every: timedelta = schedule.run_every
     if every <= timedelta(0):
         return None
-    due = now - (now - schedule.maybe_make_aware(last_run_at)) % every
+    due: datetime = now - (now - schedule.maybe_make_aware(last_run_at)) % every
     return (due - (due - _EPOCH) % every - _EPOCH) // timedelta(milliseconds=1)
 
 
