@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from kestreld.integrations.celery.aliases import ALIASES
 from kestreld.integrations.celery.settings import OPTIONS
+from kestreld.integrations.celery.transport import Transport
 from tests.support.daemon import ROOT, running_daemon
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -46,6 +48,21 @@ def running(command: list[str], folder: Path, log: Path) -> Iterator[None]:
 def test_every_option_is_on_the_page() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", section("Options"), re.MULTILINE)
     assert sorted(rows) == sorted(OPTIONS)
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch(1)")
+def test_the_patch_for_kombu_and_celery_applies_and_says_what_the_transport_adds(tmp_path: Path) -> None:
+    patch = code("In Kombu and Celery", "diff")
+    for name in re.findall(r"^--- a/(.*)", patch, re.MULTILINE):
+        module = importlib.util.find_spec(name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+        assert module is not None
+        assert module.origin is not None
+        (tmp_path / name).parent.mkdir(parents=True)
+        shutil.copy(module.origin, tmp_path / name)
+    done = subprocess.run(["patch", "-p1"], input=patch, text=True, capture_output=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert dict(re.findall(r"^\+    '(\S+)': '(\S+)',", patch, re.MULTILINE)) == ALIASES
+    assert f"'{Transport.driver_type}'}}" in (tmp_path / "celery/worker/consumer/mingle.py").read_text()
 
 
 @pytest.mark.long
