@@ -33,7 +33,7 @@ def _keyed(apply_async: Callable[..., Any], driver_type: str) -> Callable[..., A
     def keyed(scheduler: Any, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
         last_run_at = entry.last_run_at  # of the run before this one: where reserving puts the time of this one differs
         entry = scheduler.reserve(entry) if advance else entry
-        connection = producer.connection if producer else scheduler.app.connection_for_write()
+        connection = (producer and producer.connection) or scheduler.app.connection_for_write()
         options, key = entry.options, None
         if connection.transport.driver_type == driver_type:
             key = key_of_entry(entry, last_run_at)
