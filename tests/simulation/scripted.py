@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from kestreld.config.config import Config
+from kestreld.config.config import LEASE_GRACE_MS_MIN, Config, QueueConfig
 from kestreld.journal.verify import verify_journal
 from tests.simulation.checker import Checker
 from tests.simulation.client import Talk
@@ -48,7 +48,8 @@ class Scripted(Host):
             name: {"sync_journal_ms": self._sync_ms, **self._script.settings, **self._script.own.get(name, {})}
             for name in self.plan.families
         }
-        return Config(queue_path=SPOOL, queues=queues, source="a script")
+        defaults = QueueConfig(lease_grace_ms=LEASE_GRACE_MS_MIN)
+        return Config(queue_path=SPOOL, defaults=defaults, queues=queues, source="a script")
 
     def before_start(self, server: Server) -> None:
         server.files.dies_in = self._dies_at if server.life.number == 1 else 0
