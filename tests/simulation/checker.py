@@ -198,6 +198,8 @@ class Checker(Lists):
             family = one.reader.partition("+")[0]
             if family not in self._rules.max_retries and family not in self._rules.retry_delays_ms:
                 continue
+            if self._may_be_cut_up(family):
+                continue  # the CHECKPOINT that had it was not on disk, and the item was
             first, life = one.changes[0], one.connection.life
             has_moved = reader != put.name and put.connection is not None and put.connection.life is not life
             if has_moved and self._may_have_expired(put.name, put):
