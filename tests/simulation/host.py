@@ -431,7 +431,7 @@ class Host:
         # not synced, a power cut may take what was done and leave that the segments are gone.
         lives = self.history.lives
         excused = self.history.damaged.union(*(life.faulty_since for life in lives))
-        cut = {family for family in self.plan.families if any(life.lost(family) for life in lives)}
+        cut = {family for family in self.plan.modes if any(life.lost(family) for life in lives)}
         excused.update(family for life in lives for family in cut if life.modes[family].sync_ms != 0)
         for line in self.server.log:
             if "corrected" in line and line.partition("+")[0].partition(":")[0] not in excused:
