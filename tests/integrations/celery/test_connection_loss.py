@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import kombu
 import pytest
 
+import kestreld.integrations.celery  # noqa: F401 - as a program of Kombu's without Celery does
 from kestreld.client import KestrelCluster
 from tests.integrations.celery.way import Way
 from tests.support.daemon import Daemon
@@ -18,6 +20,16 @@ def way(own_server: Daemon) -> Iterator[Way]:
     way = Way(own_server.port)
     yield way
     way.close()
+
+
+@contextmanager
+def both_ways(server: Daemon, way: Way) -> Iterator[tuple[Any, Any]]:
+    """A connection that goes the way, and one that does not."""
+    with (
+        kombu.Connection(f"kestrel://127.0.0.1:{way.port}") as connection,
+        kombu.Connection(f"kestrel://{server.address}") as direct,
+    ):
+        yield connection, direct
 
 
 def figures(server: Daemon, queue: str) -> dict[str, int | str]:
@@ -36,10 +48,7 @@ def drain(connection: Any, got: list[Any], count: int) -> None:
 
 
 def test_a_reset_repeats_no_message_and_loses_no_acknowledgement(own_server: Daemon, way: Way) -> None:
-    with (
-        kombu.Connection(f"kestrel://127.0.0.1:{way.port}") as connection,
-        kombu.Connection(f"kestrel://{own_server.address}") as direct,
-    ):
+    with both_ways(own_server, way) as (connection, direct):
         got: list[Any] = []
         queue = kombu.Queue("resets")
         producer = direct.Producer()
@@ -64,10 +73,7 @@ def test_a_reset_repeats_no_message_and_loses_no_acknowledgement(own_server: Dae
 
 def test_a_message_whose_delivery_was_lost_comes_again_soon_and_not_as_failed(own_server: Daemon, way: Way) -> None:
     """The server has leased it, and its reply went nowhere."""
-    with (
-        kombu.Connection(f"kestrel://127.0.0.1:{way.port}") as connection,
-        kombu.Connection(f"kestrel://{own_server.address}") as direct,
-    ):
+    with both_ways(own_server, way) as (connection, direct):
         got: list[Any] = []
         queue = kombu.Queue("lost-delivery")
         with connection.Consumer([queue], callbacks=[lambda body, message: got.append((body, message.ack()))]):
@@ -86,10 +92,7 @@ def test_a_message_whose_delivery_was_lost_comes_again_soon_and_not_as_failed(ow
 
 @pytest.mark.long
 def test_a_silent_connection_is_given_up_and_consuming_goes_on(own_server: Daemon, way: Way) -> None:
-    with (
-        kombu.Connection(f"kestrel://127.0.0.1:{way.port}") as connection,
-        kombu.Connection(f"kestrel://{own_server.address}") as direct,
-    ):
+    with both_ways(own_server, way) as (connection, direct):
         got: list[Any] = []
         queue = kombu.Queue("silence")
         with connection.Consumer([queue], callbacks=[lambda body, message: got.append((body, message.ack()))]):
@@ -120,10 +123,7 @@ def test_an_outage_that_is_too_long_is_an_error_of_the_connection(own_server: Da
 
 @pytest.mark.long
 def test_an_acknowledgement_on_a_connection_that_fell_silent_is_repeated(own_server: Daemon, way: Way) -> None:
-    with (
-        kombu.Connection(f"kestrel://127.0.0.1:{way.port}") as connection,
-        kombu.Connection(f"kestrel://{own_server.address}") as direct,
-    ):
+    with both_ways(own_server, way) as (connection, direct):
         got: list[Any] = []
         queue = kombu.Queue("silent-acks")
         direct.Producer().publish(1, routing_key="silent-acks", declare=[queue])

@@ -184,30 +184,33 @@ def test_acknowledgements_of_a_hub_reach_the_server(server: Daemon, connect: Con
     hub.close()
 
 
-def test_several_queues_take_turns(connect: Connect) -> None:
-    connection, got = connect(), []
-    queues = [kombu.Queue(name) for name in ("turn-a", "turn-b")]
+def bodies_of(connection: kombu.Connection, names: tuple[str, str], count: int) -> list[str]:
+    """What comes from two queues, with so many messages each."""
+    got: list[str] = []
+    queues = [kombu.Queue(name) for name in names]
     producer = connection.Producer()
-    for name in ("turn-a", "turn-b"):
-        for number in range(3):
+    for name in names:
+        for number in range(count):
             producer.publish(f"{name[-1]}{number}", routing_key=name, declare=queues)
-    consumer = connection.Consumer(queues, callbacks=[lambda body, message: got.append((body, message.ack()))])
+
+    def take(body: str, message: Any) -> None:
+        message.ack()
+        got.append(body)
+
+    consumer = connection.Consumer(queues, callbacks=[take])
     with consumer:
-        received(connection, consumer, 6)
-    assert [body[0] for body, _ in got] in (list("ababab"), list("bababa"))
+        received(connection, consumer, count * len(names))
+    return got
+
+
+def test_several_queues_take_turns(connect: Connect) -> None:
+    bodies = bodies_of(connect(), ("turn-a", "turn-b"), 3)
+    assert [body[0] for body in bodies] in (list("ababab"), list("bababa"))
 
 
 def test_the_order_of_queues_can_be_strict(connect: Connect) -> None:
-    connection, got = connect(queue_order_strategy="sorted"), []
-    queues = [kombu.Queue(name) for name in ("strict-b", "strict-a")]
-    producer = connection.Producer()
-    for name in ("strict-b", "strict-a"):
-        for number in range(2):
-            producer.publish(f"{name[-1]}{number}", routing_key=name, declare=queues)
-    consumer = connection.Consumer(queues, callbacks=[lambda body, message: got.append((body, message.ack()))])
-    with consumer:
-        received(connection, consumer, 4)
-    assert [body for body, _ in got] == ["a0", "a1", "b0", "b1"]
+    bodies = bodies_of(connect(queue_order_strategy="sorted"), ("strict-b", "strict-a"), 2)
+    assert bodies == ["a0", "a1", "b0", "b1"]
 
 
 def test_a_queue_with_priorities_delivers_lower_numbers_first(connect: Connect) -> None:
