@@ -92,9 +92,8 @@ class AsyncServer:
         outcome: Any = None
         try:
             if step.wait_ms > PING_MS and self.keeper.must_run():
-                await connection.answers(
-                    [PING], min(self._timeout_ms, PING_ANSWER_MS)
-                )  # it may have been silent before the keeper had one
+                # It may have been silent before the keeper had a connection.
+                await connection.answers([PING], min(self._timeout_ms, PING_ANSWER_MS))
             outcome = await step.do(connection)
             is_done = True
         except KestrelError as problem:

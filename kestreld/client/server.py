@@ -163,9 +163,8 @@ class Server:
         """Register a connection on which somebody waits in a block: it is hung up if the server falls silent."""
         with self._waiting.on(connection):
             if wait_ms > PING_MS and self.keeper.must_run():
-                connection.answers(
-                    [PING], min(self._timeout_ms, PING_ANSWER_MS)
-                )  # it may have been silent before the keeper had one
+                # It may have been silent before the keeper had a connection.
+                connection.answers([PING], min(self._timeout_ms, PING_ANSWER_MS))
             yield
 
     def asked(self, do: Callable[[ClientConnection], T], *, is_urgent: bool = False) -> T:

@@ -447,10 +447,16 @@ class ReaderDueItems(ReaderProgress):
         if delay_ms:
             self._hold_again(record, delay_ms, Why.DELAYED)
         else:
-            held = self.held
-            if held is not None and held.may_be_described(one):  # the journal may say that it is leased
-                self._note(record, self.family.clock.monotonic_ms, Why.DELAYED, is_first=one in held.unnoted)
+            self._note_back(one, record, Why.DELAYED)
             self.come_back(one, record, now_ms)
+
+    def _note_back(self, one: int, record: bytes, why: Why) -> bool:
+        """Have the next commit say that an item is back. False = it need not, as the journal says nothing else."""
+        held = self.held
+        if held is None or not held.may_be_described(one):
+            return False
+        self._note(record, self.family.clock.monotonic_ms, why, is_first=one in held.unnoted)
+        return True
 
     def take_away(self, one: int, now_ms: int, delay_ms: int = 0) -> None:
         """`give_back` of a leased item by an operator: its token is not valid any more, even while the item waits."""
@@ -474,10 +480,7 @@ class ReaderDueItems(ReaderProgress):
         if not moves and (delays_ms := config.retry_delays_ms):
             self._hold_again(record, delays_ms[min(times, len(delays_ms)) - 1], Why.FAILED)
             return True
-        held = self.held
-        if held is not None and held.may_be_described(one):
-            self._note(record, self.family.clock.monotonic_ms, Why.FAILED, is_first=one in held.unnoted)
-        else:
+        if not self._note_back(one, record, Why.FAILED):
             self.family.note_abort(self.number, one, times)
         return moves
 
