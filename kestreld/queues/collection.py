@@ -48,6 +48,7 @@ from kestreld.stats import Totals
 
 PROGRESS_US: Final = 1_000_000
 SWEPT_AT_ONCE: Final = 512  # expired items of one queue
+MANY_READERS: Final = 64  # of one queue: a put takes a while
 
 
 class QueueCollection:
@@ -77,7 +78,8 @@ class QueueCollection:
         self.families: dict[str, Queue] = {}
         self.readers: dict[str, Reader] = {}
         self.broken: dict[str, JournalCorrupt] = {}  # families whose journal could not be recovered
-        self.names_changed: list[Callable[[], None]] = []  # called when a queue is deleted or reconfigured
+        # Called when a queue is deleted or reconfigured, or has MANY_READERS.
+        self.names_changed: list[Callable[[], None]] = []
         self.created = self.deleted = 0
         self.moved_in = 0  # items put on parents without a SET
         self.past = Totals()  # of deleted queues
@@ -155,6 +157,8 @@ class QueueCollection:
             if name in self.readers:
                 return self.readers[name]
         reader = queue.add_reader(label, self.config_for(name))
+        if len(queue.readers) == MANY_READERS:
+            self._tell()
         self.readers[name] = reader
         self.created += 1
         return reader

@@ -316,10 +316,10 @@ class QueuePuts(Family):
             while reader.is_full() or (crowded and reader.mem_bytes + size > held_bytes):
                 if not reader.discard_head():
                     return False
-        self._keep_within_memory(size, targets)
+        self._keep_within_memory(size, only)
         return True
 
-    def _keep_within_memory(self, size: int, targets: list[Reader]) -> None:
+    def _keep_within_memory(self, size: int, only: Reader | None) -> None:
         """Detach readers whose window is full, and compute how much may be put before the next check."""
         room = 1 << 62
         spare = self.memory.spare_bytes(self)
@@ -327,7 +327,7 @@ class QueuePuts(Family):
             config = reader.config
             left = min(config.max_memory_size_bytes - reader.mem_bytes - reader.open_bytes, spare)
             if reader.attached and self.journal is not None and reader is not self.feeder:
-                if reader in targets and size > left and reader.window:
+                if only in (None, reader) and size > left and reader.window:
                     reader.detach()
                 else:
                     room = min(room, left)
@@ -335,7 +335,7 @@ class QueuePuts(Family):
             is_special = reader is self.feeder or reader is self.emptying
             if reader.metadata_items or reader.max_age_ms or is_special or limited != (None, None, None):
                 room = -1
-        self.put_budget = self.memory.grant(self, room) if len(targets) == len(self.readers) else -1
+        self.put_budget = self.memory.grant(self, room) if only is None or len(self.readers) == 1 else -1
 
     def try_again(self, failed: JournalFailed) -> bool:
         """Go on in a new segment if a full disk may have space again; False if it was not full, or failed just now.

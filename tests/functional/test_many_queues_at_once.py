@@ -2,6 +2,7 @@
 
 import pytest
 
+from kestreld.server.command_handler import READ_BYTES
 from tests.functional.conftest import Connect
 from tests.support.queue_client import QueueClient
 
@@ -61,6 +62,25 @@ def test_others_are_served_while_one_client_deletes_many_queues(
     assert queues[-1] in found
     client.expect(b"DELETED\r\n" * COUNT)
     assert there(other, *queues) == []
+
+
+@pytest.mark.parametrize(("expiry_s", "puts"), [(0, 600), (60, 100)], ids=["plain", "with an expiry"])
+def test_others_are_served_while_one_client_puts_for_many_readers(
+    connect: Connect, client: QueueClient, queue: str, expiry_s: int, puts: int
+) -> None:
+    names, other = [f"{queue[-8:]}+{number:03}" for number in range(COUNT)], connect()
+    put = f"set {queue[-8:]} 0 {expiry_s} 1\r\nx\r\n".encode()
+    assert puts * len(put) < READ_BYTES
+    client.send(put)
+    client.expect(b"STORED\r\n")
+    client.send("".join(f"get {name}\r\n" for name in names).encode())
+    client.expect(b"END\r\n" * COUNT)
+    seen = {0}
+    client.send(put * puts)
+    while puts not in seen:
+        seen.add(other.items(names[-1]))
+    assert len(seen) > 2
+    client.expect(b"STORED\r\n" * puts)
 
 
 def test_what_is_put_off_comes_with_its_own_data_and_in_order(client: QueueClient, queue: str) -> None:

@@ -5,6 +5,7 @@ from itertools import chain
 from typing import Any
 
 from kestreld.errors import JournalCorrupt, JournalFailed, KestrelError, LedgerFull, QueueNotMade, TooManyQueues
+from kestreld.queues.collection import MANY_READERS
 from kestreld.queues.reader import Reader
 from kestreld.queues.waiters import Waiter
 from kestreld.server.command_handler import CommandHandler, NextTurn
@@ -44,8 +45,15 @@ class Replies(CommandHandler):
             raise NextTurn
 
     def _target(self, command: Command) -> Reader:
-        """Return the queue that a command names, created if need be, and remember it in the cached command."""
-        command.target = reader = self._named(command)
+        """Return the queue that a command names, created if need be, and remember it in the cached command.
+
+        A parent of many is not remembered, so that each put on it may have to wait for the next turn.
+        """
+        reader = self._named(command)
+        if not reader.label and len(reader.queue.readers) >= MANY_READERS:
+            self._take_a_while()
+        else:
+            command.target = reader
         return reader
 
     def _named(self, command: Command) -> Reader:
