@@ -286,9 +286,9 @@ class Due:
     """An item that is not delivered before `due_at_ms` to one reader, or to every one that it was put for (0).
 
     `attempts` counts how often it has failed. `lease` is the attempt in the token of a LEASED item, and of any other
-    the attempt of its last lease with `LAST_ATTEMPT` added; 0 = there was none since the journal knows. `holder` is
-    whoever has the lease; "" = not known. A DUE record does not have it. `since_at_ms` is when it was granted, by the
-    records that are left; 0 = at the time of writing.
+    the attempt of its last lease with `LAST_ATTEMPT` added; 0 = there was none since the journal knows. With either are
+    the `deliveries` before that one. `holder` is whoever has the lease; "" = not known. A DUE record does not have it.
+    `since_at_ms` is when it was granted, by the records that are left; 0 = at the time of writing.
     """
 
     reader: int
@@ -301,6 +301,11 @@ class Due:
     lease: int = 0
     holder: str = ""
     since_at_ms: int = 0
+
+    @property
+    def deliveries(self) -> int:
+        """How often the item was delivered before the attempt in `lease`: DELIVERIES_MAX = so often at least."""
+        return self.lease >> _DELIVERIES_SHIFT
 
     def left_ms(self, wall_ms: int) -> int:
         """Time for which the item is still held back, at most the time recorded."""
@@ -333,6 +338,8 @@ def read_due(body: bytes) -> Due:
 
 LEASES_VERSION: Final = 4  # of segments with LEASE records
 LAST_ATTEMPT: Final = 0x2000  # in the `lease` of a DUE record of an item that is not leased
+DELIVERIES_MAX: Final = 3  # of what `with_deliveries` can say
+_DELIVERIES_SHIFT: Final = 14
 
 # LEASE: | reader u32 | at_ms u48 | n * (id u64 | length_ms u48 | data_bytes u32 | lease u16 | holder u16) |
 _LEASES: Final = struct.Struct("<IIH")
@@ -344,6 +351,11 @@ LEASE_MS_MAX: Final = (1 << 48) - 1  # 8,900 years
 _NO_HOLDERS: Final[Mapping[int, str]] = {}
 LEASE_ENTRY_BYTES: Final = _LEASE.size
 pack_lease: Final = _LEASE.pack  # of `lease_entry`, for those of a whole turn
+
+
+def with_deliveries(lease: int, deliveries: int) -> int:
+    """`lease` of a DUE or LEASE record, with how often the item was delivered before that attempt."""
+    return lease | (deliveries if deliveries < DELIVERIES_MAX else DELIVERIES_MAX) << _DELIVERIES_SHIFT
 
 
 def lease_entry(item_id: int, length_ms: int, data_bytes: int, lease: int, holder: int) -> bytes:

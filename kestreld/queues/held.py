@@ -31,6 +31,8 @@ _ID_MASK: Final = (1 << _ID_BITS) - 1
 DUE_AT_ONCE: Final = 500  # items and leases handled per step of two milliseconds
 ITEM_COST_BYTES: Final = 250  # approximate memory of an item without its data
 ATTEMPT_MAX: Final = 0xFFF
+_DELIVERIES_SHIFT: Final = 16
+_TURNS_MASK: Final = (1 << _DELIVERIES_SHIFT) - 1
 MOVED_MAX: Final = 1000  # beyond it the oldest is forgotten
 BEGUN_MAX: Final = 8192  # leases not sorted by time yet: most are over before they would be
 TURNS_MAX: Final = 100_000  # beyond it the oldest is forgotten
@@ -119,7 +121,9 @@ class Held(Scheduled):
         self.forgotten: dict[int, tuple[int, bool]] = {}  # was out; (due time, unnoted); commit not on disk yet
         self.forgotten_turns: dict[int, int] = {}  # `turns` of items that are done by such a commit
         self._begun: list[int] = []  # leased lately and not in `_times` yet; some leases are over
-        self.turns: dict[int, int] = {}  # id -> how often the item came back since its first lease
+        # id -> how often the item came back since its first lease, in the lowest bits: the next attempt's number by
+        # that of the first. Above them, how often it was delivered and came back, as far as is known.
+        self.turns: dict[int, int] = {}
         self._from_before: set[int] = set()  # items that `_leap` is for: leased before the start, and not since
         self._moved: dict[int, int] = {}  # latest items that failed and moved away: the token that said so
         self._confirmed: list[int] = []  # leased items confirmed since the last commit,
@@ -474,9 +478,12 @@ class Held(Scheduled):
         for one in self.written_leases:
             self.write_lease(one)
 
-    def go_on_from(self, one: int, attempt: int, *, is_over: bool) -> None:
-        """Set the attempt number of an item's lease of before a start, which runs or `is_over`."""
-        self._count_turn(one, (attempt + is_over - self._next_attempt) & ATTEMPT_MAX or ATTEMPT_MAX + 1)
+    def go_on_from(self, one: int, attempt: int, deliveries: int, *, is_over: bool) -> None:
+        """Set the attempt number of an item's lease of before a start, which runs or `is_over`, and the `deliveries`
+        before that one.
+        """
+        turns = (attempt + is_over - self._next_attempt) & ATTEMPT_MAX or ATTEMPT_MAX + 1
+        self._count_turn(one, turns, deliveries + is_over)
         self._from_before.add(one)
 
     def leap_before_next(self, one: int) -> None:
@@ -486,19 +493,29 @@ class Held(Scheduled):
     def _leap(self, one: int) -> None:
         """Pass over attempts of before the start that the journal does not tell of, or that a power cut took."""
         self._from_before.discard(one)
-        self._count_turn(one, self.turns.get(one, 0) + self.first_attempt % LEAP)
+        known = self.turns.get(one, 0)
+        self._count_turn(one, (known & _TURNS_MASK) + self.first_attempt % LEAP, known >> _DELIVERIES_SHIFT)
 
-    def end_lease(self, one: int) -> None:
+    def end_lease(self, one: int, *, was_delivered: bool = True) -> None:
         """Record that an item comes back, from a lease or an open read: earlier tokens are no longer valid."""
         if self.leases and (lease := self.leases.pop(one, None)) is not None and lease.attempt >= 0:
             self.leased -= 1
             self.counted.discard(one)
             self.unwritten_leases.pop(one, None)
             # Not one more than before: the attempt may have ended then, and was taken up again.
-            self.turns.pop(one, None)
-            self._count_turn(one, (lease.attempt + 1 - self._next_attempt) & ATTEMPT_MAX or ATTEMPT_MAX + 1)
+            known = self.turns.pop(one, 0)
+            turns = (lease.attempt + 1 - self._next_attempt) & ATTEMPT_MAX or ATTEMPT_MAX + 1
+            is_new = was_delivered and turns != known & _TURNS_MASK
+            self._count_turn(one, turns, (known >> _DELIVERIES_SHIFT) + is_new)
         elif one in self.turns:
-            self._count_turn(one, self.turns.pop(one) + 1)
+            self._count_back(one)
+
+    def deliveries_before(self, one: int) -> int:
+        """How often an item that is leased was delivered before that, or one that is not, before the last time."""
+        known, lease = self.turns.get(one, 0), self.leases.get(one)
+        is_counted = lease is None or lease.attempt == self.last_attempt(one)
+        deliveries = (known >> _DELIVERIES_SHIFT) - is_counted
+        return deliveries if deliveries > 0 else 0
 
     def revoke(self, one: int) -> None:
         """Have the token of a lease that is about to end not be valid afterwards, even while the item waits."""
@@ -521,13 +538,19 @@ class Held(Scheduled):
     def undo_confirmed(self) -> None:
         """Treat items as not done that were confirmed by commits which failed or were never made."""
         for one in [*self._confirmed_in_flight, *self._confirmed]:
-            self._count_turn(one, self.turns.pop(one, 0) + 1)
+            self._count_back(one)
             if one in self.out:
                 self._look_for(one)
         self._confirmed, self._confirmed_in_flight = [], []
 
-    def _count_turn(self, one: int, turns: int) -> None:
-        self.turns[one] = turns
+    def _count_back(self, one: int) -> None:
+        known = self.turns.pop(one, 0)
+        self._count_turn(one, (known & _TURNS_MASK) + 1, (known >> _DELIVERIES_SHIFT) + 1)
+
+    def _count_turn(self, one: int, turns: int, deliveries: int) -> None:
+        if turns > _TURNS_MASK:
+            turns -= _TURNS_MASK - ATTEMPT_MAX
+        self.turns[one] = deliveries << _DELIVERIES_SHIFT | turns
         if turns > self._most_turns:
             self._most_turns = turns
         if len(self.turns) > TURNS_MAX:
@@ -557,7 +580,7 @@ class Held(Scheduled):
 
         Each time the item was returned without a lease since then counts as an attempt.
         """
-        turns = self.turns.get(one, 0)
+        turns = self.turns.get(one, 0) & _TURNS_MASK
         return (self._next_attempt + turns - 1) & ATTEMPT_MAX if turns else -1
 
     def own(self, owner: int, number: int) -> None:
@@ -634,7 +657,7 @@ class Held(Scheduled):
         """Restore an item that `forget` dropped, as its commit failed; True if it is out again."""
         turns = self.forgotten_turns.pop(one, 0)
         if turns:  # or an earlier token would equal that of its next lease
-            self._count_turn(one, turns)
+            self._count_turn(one, turns & _TURNS_MASK, turns >> _DELIVERIES_SHIFT)
         known = self.forgotten.pop(one, None)
         if known is None:
             return False
@@ -702,6 +725,7 @@ class Held(Scheduled):
         held = Held(self._agenda, self._due, self.first_attempt)
         # A repair may bring back items that are done, and how often those were leased is no longer known.
         held._next_attempt = self._next_attempt + self._most_turns + 1
+        held.turns = {one: turns & ~_TURNS_MASK for one, turns in self.turns.items() if turns > _TURNS_MASK}
         held.expired_leases, held.late_confirms = self.expired_leases, self.late_confirms
         held._moved = self._moved
         held.writes_leases, held._has_written = self.writes_leases, self._has_written

@@ -100,7 +100,12 @@ def extend(reader: Reader, token: int, lease_ms: int, holder: str = "") -> bool:
     return True
 
 
-def give_back(reader: Reader, token: int, now_ms: int, delay_ms: int = 0) -> bool:
+def deliveries_before(reader: Reader, token: int) -> int:
+    """How often the item of a running lease was delivered before, as far as is known."""
+    return reader.deliveries_before(_newest(item_of(token), reader.queue.next_id - 1))
+
+
+def give_back(reader: Reader, token: int, now_ms: int, delay_ms: int = 0, *, was_delivered: bool = True) -> bool:
     """Return the item to the queue, now or after `delay_ms`, unless the attempt is over. No failure is counted."""
     found = _find(reader, token)
     if found is None:
@@ -109,7 +114,7 @@ def give_back(reader: Reader, token: int, now_ms: int, delay_ms: int = 0) -> boo
         return reader.waits(found.item)
     if not _take_up(reader, found, token):
         return False
-    reader.give_back(found.item, now_ms, delay_ms)
+    reader.give_back(found.item, now_ms, delay_ms, was_delivered=was_delivered)
     return True
 
 

@@ -24,6 +24,7 @@ from kestreld.journal.records import (
     lease_entry,
     lease_record,
     pack_lease,
+    with_deliveries,
 )
 from kestreld.queues.held import ATTEMPT_MAX, Held, Lease, lease_of
 from kestreld.queues.holders import Holders
@@ -73,7 +74,9 @@ class ReaderDueItems(ReaderProgress):
                 continue
             is_running = known.why == Why.LEASED and (is_start or left_ms > 0)
             if known.why == Why.LEASED or known.lease & LAST_ATTEMPT:
-                held.go_on_from(one, known.lease & ATTEMPT_MAX, is_over=not is_running)
+                is_counted = known.why != Why.LEASED or known.lease & _IS_COUNTED
+                before = max(known.deliveries, self.retries.get(one, 0) - bool(is_counted))
+                held.go_on_from(one, known.lease & ATTEMPT_MAX, before, is_over=not is_running)
             if not is_running:
                 held.hold(one, None, known.data_bytes, now_ms + left_ms, has_failed=known.why == Why.FAILED)
                 continue
@@ -162,9 +165,12 @@ class ReaderDueItems(ReaderProgress):
         """`lease` of a DUE or LEASE record about an item."""
         held = self.held_items()
         if held.is_leased(one):
-            return held.leases[one].attempt | (_IS_COUNTED if one in held.counted else 0)
-        last = held.last_attempt(one)
-        return last | LAST_ATTEMPT if last >= 0 else 0
+            lease = held.leases[one].attempt | (_IS_COUNTED if one in held.counted else 0)
+        elif (last := held.last_attempt(one)) >= 0:
+            lease = last | LAST_ATTEMPT
+        else:
+            return 0
+        return with_deliveries(lease, held.deliveries_before(one))
 
     def write_leases(self, *, is_wanted: bool) -> None:
         """Have the journal say which leases run from now on, also after a kill of the server."""
@@ -180,8 +186,8 @@ class ReaderDueItems(ReaderProgress):
         `Holders.number` inline, since every token waits for it.
         """
         held, clock = self.held or self.held_items(), self.family.clock
-        now_ms, unnoted, counted = clock.monotonic_ms, held.unnoted, held.counted
-        is_special = bool(unnoted or counted)
+        now_ms, unnoted, counted, turns = clock.monotonic_ms, held.unnoted, held.counted, held.turns
+        is_special = bool(unnoted or counted or turns)
         opened: dict[Any, bytes] = self.open
         out: dict[Any, Any] = held.out
         numbers: dict[str, Any] = holders.numbers
@@ -221,6 +227,8 @@ class ReaderDueItems(ReaderProgress):
                     unnoted.discard(key)
                     if key in counted:
                         lease |= _IS_COUNTED
+                    if key in turns:
+                        lease = with_deliveries(lease, held.deliveries_before(one))
                 entries.append(pack_lease(key, low, high, len(opened[key]) - ITEM_HEADER_BYTES, lease, number))
             if entries:
                 parts.append(lease_record(self.number, clock.wall_ms, entries))
@@ -439,9 +447,9 @@ class ReaderDueItems(ReaderProgress):
             self.come_back(one, record, now_ms)
         return bool(self.moving) and self.moving[-1].record is record
 
-    def give_back(self, one: int, now_ms: int, delay_ms: int = 0) -> None:
+    def give_back(self, one: int, now_ms: int, delay_ms: int = 0, *, was_delivered: bool = True) -> None:
         """Return an open item now or after `delay_ms`, without counting a failure."""
-        record = self._take_from_open(one)
+        record = self._take_from_open(one, was_delivered=was_delivered)
         if record is None or self.deleted:
             return
         if delay_ms:
@@ -512,6 +520,15 @@ class ReaderDueItems(ReaderProgress):
         if held.writes_leases and not self.family.leasing:
             self.family.mark_leased()
         return held.begin_lease(one, self.family.clock.monotonic_up_ms(), lease_ms, holder, lost)
+
+    def deliveries_before(self, one: int) -> int:
+        """How often an item that is leased was delivered before, as far as is known.
+
+        After a start, DELIVERIES_MAX of the last leases before it are known, and all that were counted as failures.
+        """
+        held = self.held_items()
+        failures = self.retries.get(one, 0) - (one in held.counted) if self.retries else 0
+        return max(held.deliveries_before(one), failures)
 
     def limit_open(self, one: int, limit_ms: int, holder: str, lost: Callable[[], None]) -> None:
         """Let an open read end by itself after `limit_ms`: then `lost` is called."""

@@ -113,13 +113,13 @@ class ReaderProgress(ReaderWindow):
             self.open_bytes -= len(record) - ITEM_HEADER_BYTES
         return record
 
-    def _take_from_open(self, opened: int) -> bytes | None:
+    def _take_from_open(self, opened: int, *, was_delivered: bool = True) -> bytes | None:
         """End an open read or lease without its item being done; None if it was over."""
         record = self._pop_open(opened)
         if record is not None:
             self.aborted_items += 1
             if self.held is not None:
-                self.held.end_lease(opened)
+                self.held.end_lease(opened, was_delivered=was_delivered)
         return record
 
     def has_fetched(self, record: bytes) -> bool:

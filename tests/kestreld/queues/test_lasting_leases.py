@@ -553,7 +553,7 @@ def confirmed_items_leased_again() -> AbstractContextManager[Any]:
 
 
 def attempts_used_twice() -> AbstractContextManager[Any]:
-    return patch.object(Held, "go_on_from", lambda self, one, attempt, *, is_over: None)
+    return patch.object(Held, "go_on_from", lambda self, one, attempt, deliveries, *, is_over: None)
 
 
 def flushes_of_leased_items() -> AbstractContextManager[Any]:
