@@ -11,7 +11,10 @@ from tests.support.daemon import running_daemon
 from tests.support.queue_client import QueueClient
 
 NEEDS = b"CLIENT_ERROR wait needs the name of a list, ~ and up to 64 characters without /, and queues\r\n"
-ONLY_LEASES = b"CLIENT_ERROR of a list of queues items can only be leased: gets ~list/open/lease=, t=, by= and turn\r\n"
+ONLY_LEASES = (
+    b"CLIENT_ERROR of a list of queues items can only be leased:"
+    b" gets ~list/open/lease=, t=, by=, deliveries and turn\r\n"
+)
 
 
 def names(queue: str, count: int) -> list[str]:

@@ -26,7 +26,7 @@ def shown(batch: list[Any]) -> list[Shown]:
 def _fields(command: Command) -> Shown:
     own = (command.kind, command.key, command.name, command.expiry_s, command.flags, command.noreply)
     options = (command.wait_ms, command.opens, command.closes, command.aborts, command.peeks, command.with_id)
-    held = (command.lease_ms, command.delay_ms, command.item_key, command.adds)
+    held = (command.lease_ms, command.delay_ms, command.item_key, command.adds, command.counts)
     parts = [_fields(part) for part in command.parts]
     # What a binary answer says of its request is what had come of it.
     reply = command.reply[:1] if command.reply.startswith(b"\x81") else command.reply

@@ -37,7 +37,7 @@ DECLARE: Final = 27
 # From here on: items that are leased, or have a key
 LEASE: Final = 28
 LEASE_FIRST: Final = 29  # of several queues, the first that has an item
-LEASE_BY: Final = 30  # the holder has a name
+LEASE_BY: Final = 30  # the holder has a name, or the deliveries before are asked for
 CANCEL: Final = 31
 LEASES: Final = 32  # what a holder has
 FLUSH_COUNTED: Final = 33  # a FLUSH whose answer is the number of items
@@ -63,7 +63,8 @@ class Command:
     """One parsed command line, shared by all commands of the same text: only `target` changes.
 
     Lines with a token share it if they differ in nothing but the token. `name` is the queue's, `key` is the word that
-    the client wrote; `wait_ms` -1 = do not wait; `data_bytes` -1 = no data follows. `target` is where the handler
+    the client wrote; `wait_ms` -1 = do not wait; `data_bytes` -1 = no data follows. With `counts` the answer has how
+    often the item was delivered before. `target` is where the handler
     keeps the reader of that name. `sees` tests which queues the sender may know of, None = all; `may_create` is True
     if the sender may create the queue, `may_delete` if they may delete it. `lease_ms` is the duration of a lease;
     `delay_ms` the time until an item that is put or given back is due; `item_key` the text after `key=`, `reason=` or
@@ -76,6 +77,7 @@ class Command:
         "aborts",
         "adds",
         "closes",
+        "counts",
         "data_bytes",
         "delay_ms",
         "expiry_s",
@@ -114,6 +116,7 @@ class Command:
         self.aborts = False
         self.peeks = False
         self.with_id = False
+        self.counts = False
         self.adds = False  # of a SET_WITH: it is an add
         self.lease_ms = 0
         self.delay_ms = 0

@@ -263,7 +263,7 @@ class Handler(LeaseCommands):
             self._peek(command)
             return
         if command.lease_ms:
-            (self._lease_by if command.item_key else self._lease)(command)
+            (self._lease_by if command.kind == wire.LEASE_BY else self._lease)(command)
             return
         if self.open_reads and not self._settle_open(command):
             return

@@ -12,7 +12,7 @@ from kestreld.queues.reports import leases_report
 from kestreld.queues.waiters import OPEN
 from kestreld.server.command_handler import OUTPUT_BYTES_MAX
 from kestreld.server.memcache import commands as wire
-from kestreld.server.memcache.commands import CONFIRM, END, LEASE, NOT_FOUND, TOUCHED, Command
+from kestreld.server.memcache.commands import CONFIRM, END, LEASE, LEASE_BY, NOT_FOUND, TOUCHED, Command
 from kestreld.server.memcache.lists import LISTED_MAX, QueueLists
 from kestreld.server.memcache.table_commands import TableCommands
 from kestreld.server.state import ServerState
@@ -38,7 +38,7 @@ class LeaseCommands(TableCommands):
             self._await_lease(command, reader)
 
     def _lease_by(self, command: Command) -> None:
-        """`_lease` for a command that names the holder: others must not pay for it."""
+        """`_lease` for a command that names the holder, or asks for deliveries: others must not pay for it."""
         reader: Reader = command.target or self._target(command)
         if not self._lease_head_by(command, reader):
             self._await_lease(command, reader)
@@ -55,13 +55,19 @@ class LeaseCommands(TableCommands):
     def _lease_head_by(self, command: Command, reader: Reader) -> bool:
         """`_lease_head` for such a command."""
         name, address = command.item_key, self.holder
-        if self.named[0] != name:
-            self.named = name, f"{name.decode()}/{address}"
-        self._holder = self.named[1]
+        if name:
+            if self.named[0] != name:
+                self.named = name, f"{name.decode()}/{address}"
+            self._holder = self.named[1]
         try:
-            return self._lease_head(command, reader)
+            is_leased = self._lease_head(command, reader)
         finally:
             self._holder = address
+        if is_leased and command.counts and self.promised is not None:
+            at, _, token = self.promised[-1]
+            line, _, rest = self.out[at].partition(b"\r\n")
+            self.out[at] = b"%b %d\r\n%b" % (line, leases.deliveries_before(reader, token), rest)
+        return is_leased
 
     def _lease_head(self, command: Command, reader: Reader) -> bool:
         queue = reader.queue
@@ -91,7 +97,7 @@ class LeaseCommands(TableCommands):
         parts = [part for part in command.parts if has_one is None or part.name == has_one.name]
         readers: list[Reader] = [part.target or self._target(part) for part in parts]
         for part, reader in zip(parts, readers, strict=True):
-            if (self._lease_head_by if part.item_key else self._lease_head)(part, reader):
+            if (self._lease_head_by if part.kind == LEASE_BY else self._lease_head)(part, reader):
                 return
         if has_one is not None:
             self.put_off = command
@@ -128,8 +134,8 @@ class LeaseCommands(TableCommands):
             return
         readers = self._listed(command, listed.parts(b"turn" in command.words)) if has_one is None else [has_one]
         part = Command(LEASE)
-        part.lease_ms, part.item_key = command.lease_ms, command.item_key
-        lease_head = self._lease_head_by if part.item_key else self._lease_head
+        part.lease_ms, part.item_key, part.counts = command.lease_ms, command.item_key, command.counts
+        lease_head = self._lease_head_by if part.item_key or part.counts else self._lease_head
         for reader in readers:
             part.key = reader.name.encode("latin-1") + command.key
             part.prefix = b"VALUE " + part.key + b" 0 "
@@ -211,4 +217,4 @@ class LeaseCommands(TableCommands):
     def undelivered(self, reader: Reader, token: int) -> None:
         """Give back the item of a lease whose reply never left the server."""
         with suppress(JournalCorrupt):  # the queue has stopped
-            leases.give_back(reader, token, self.state.clock.wall_ms)
+            leases.give_back(reader, token, self.state.clock.wall_ms, was_delivered=False)

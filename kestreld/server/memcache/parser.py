@@ -40,6 +40,7 @@ WAIT_MS_MAX: Final = 10**12
 KEYED_WORD_BYTES_MAX: Final = 250  # memcache clients refuse longer ones
 LIST_MARK: Final = b"~"  # what a list of queues begins with: no queue's name has it
 TOKEN_FOLLOWS: Final = -2  # in the place of a length of data
+_WITH_LEASE: Final = frozenset((b"open", b"deliveries"))  # options without a value that a lease may have
 
 BINARY_MAGIC: Final = (b"\x80", b"\x81")  # the first byte of memcached's binary protocol, of requests and of answers
 
@@ -505,10 +506,10 @@ class MemcacheParser(Parser):
         command = self._parse_read(b"/".join([pieces[0], *options]), with_id)
         if command.kind == REPLY:
             return command
-        flags = [one for one in options if b"=" not in one and one != b"open"]
+        flags = [one for one in options if b"=" not in one and one not in _WITH_LEASE]
         if len(keys) > 1 or flags or command.kind not in (LEASE, LEASE_BY) or len(pieces) - len(options) > 2:
             return self._refuse(
-                "of a list of queues items can only be leased: gets ~list/open/lease=, t=, by= and turn"
+                "of a list of queues items can only be leased: gets ~list/open/lease=, t=, by=, deliveries and turn"
             )
         command.kind = wire.LEASE_LISTED
         command.words = pieces[1:]
@@ -553,6 +554,8 @@ class MemcacheParser(Parser):
                 command.aborts = True
             elif option == b"peek":
                 command.peeks = True
+            elif option == b"deliveries" and not self._strict:
+                command.counts = True
             elif option.startswith(b"t="):
                 if not _NUMBER.fullmatch(option, 2):
                     return self._refuse("t= needs a number of milliseconds")
@@ -561,9 +564,9 @@ class MemcacheParser(Parser):
                 return self._refuse(problem)
         if not self._strict and (problem := _doubled(pieces)):
             return self._refuse(problem)
-        if command.lease_ms or command.item_key:
+        if command.lease_ms or command.item_key or command.counts:
             problem = self._lease_problem(command) or self._holder_problem(command, pieces[1:])
-            command.kind = LEASE_BY if command.item_key else LEASE
+            command.kind = LEASE_BY if command.item_key or command.counts else LEASE
             return self._refuse(problem) if problem else command
         if (command.peeks or command.aborts) and (command.opens or command.closes):
             word = "peek" if command.peeks else "abort"
@@ -594,7 +597,7 @@ class MemcacheParser(Parser):
 
     def _lease_problem(self, command: Command) -> str:
         if not command.lease_ms:
-            return "by= needs lease="
+            return "deliveries needs lease=" if command.counts else "by= needs lease="
         if not command.with_id:
             return "lease= needs gets, whose reply has the token to confirm with"
         if command.closes or command.aborts or command.peeks:
@@ -603,7 +606,7 @@ class MemcacheParser(Parser):
 
     def _holder_problem(self, command: Command, options: list[bytes]) -> str:
         """Return the error if a name may have had a `/`, so that a part of it would be ignored as an option."""
-        if command.item_key and any(b"=" not in option and option != b"open" for option in options):
+        if command.item_key and any(b"=" not in option and option not in _WITH_LEASE for option in options):
             return f"by= needs a name that {holder_problem('/')}"
         return ""
 

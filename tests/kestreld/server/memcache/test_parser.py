@@ -33,6 +33,7 @@ options |= st.sampled_from(
     [b"/open/lease=5", b"/lease=5/open/t=9", b"/odd=1", b"/delay=5", b"/delay=5/key=a/b", b"/key=k"]
 )
 options |= st.sampled_from([b"/open/lease=5/by=w-7", b"/by=w/t=9/open/lease=5", b"/by=w", b"/open/lease=5/by=a/b"])
+options |= st.sampled_from([b"/open/lease=5/deliveries", b"/deliveries/by=w/t=9/open/lease=5", b"/deliveries"])
 options |= st.sampled_from([b"/12", b"/12/failed", b"/7/delay=3", b"/12/lease=9", b"/12x", b"/99999999999999999999"])
 numbers = st.sampled_from([b"0", b"5", b"-1", b"007", b"99999999999999999999", b"x", b""])
 sizes = st.integers(0, 30)
@@ -186,6 +187,15 @@ def test_a_line_with_the_name_of_a_holder_is_parsed_once():
     assert (command.kind, command.item_key) == (wire.LEASE_BY, b"worker-7")
     assert parser.feed(b"gets q/open/lease=5/by=worker-7\r\n") == [command]
     assert parser.feed(b"gets q/open/lease=5/by=worker-7\r\nget q\r\n")[0] is command
+
+
+def test_a_line_that_asks_for_deliveries_is_parsed_once():
+    parser = MemcacheParser(CommandCache())
+    (command,) = parser.feed(b"gets q/open/lease=5/deliveries\r\n")
+    assert (command.kind, command.counts) == (wire.LEASE_BY, True)
+    assert parser.feed(b"gets q/open/lease=5/deliveries\r\n") == [command]
+    (plain,) = parser.feed(b"gets q/open/lease=5\r\n")
+    assert (plain.kind, plain.counts) == (wire.LEASE, False)
 
 
 # Data is never executed

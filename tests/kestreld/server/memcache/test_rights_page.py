@@ -31,6 +31,7 @@ LINES: dict[tuple[str, str], tuple[bytes, ...]] = {
         b"touch Q/7/lease=9 0\r\n",
     ),
     ("get", "/by=NAME"): (b"gets Q/open/lease=9/by=a\r\n", b"gets Q/open/lease=9/t=1/by=a Q/open/lease=9/t=1\r\n"),
+    ("get", "/deliveries"): (b"gets Q/open/lease=9/deliveries\r\n",),
     ("flush", "/count"): (b"flush Q/count\r\n",),
     ("get", "leases by=NAME Q"): (b"leases by=a Q\r\n",),
     ("get", "wait ~LIST Q"): (b"wait ~a Q\r\n", b"wait ~a Q Q\r\n"),
