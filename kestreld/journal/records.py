@@ -304,7 +304,7 @@ class Due:
 
     @property
     def deliveries(self) -> int:
-        """How often the item was delivered before the attempt in `lease`: DELIVERIES_MAX = so often at least."""
+        """Number of deliveries before the attempt in `lease`: DELIVERIES_MAX = so many at least."""
         return self.lease >> _DELIVERIES_SHIFT
 
     def left_ms(self, wall_ms: int) -> int:

@@ -511,7 +511,7 @@ class Held(Scheduled):
             self._count_back(one)
 
     def deliveries_before(self, one: int) -> int:
-        """How often an item that is leased was delivered before that, or one that is not, before the last time."""
+        """Number of deliveries of an item before its lease or, if it is not leased, before its last one."""
         known, lease = self.turns.get(one, 0), self.leases.get(one)
         is_counted = lease is None or lease.attempt == self.last_attempt(one)
         deliveries = (known >> _DELIVERIES_SHIFT) - is_counted

@@ -101,7 +101,7 @@ def extend(reader: Reader, token: int, lease_ms: int, holder: str = "") -> bool:
 
 
 def deliveries_before(reader: Reader, token: int) -> int:
-    """How often the item of a running lease was delivered before, as far as is known."""
+    """Number of deliveries of an item before its running lease, as far as they are known."""
     return reader.deliveries_before(_newest(item_of(token), reader.queue.next_id - 1))
 
 

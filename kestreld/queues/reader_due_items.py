@@ -522,7 +522,7 @@ class ReaderDueItems(ReaderProgress):
         return held.begin_lease(one, self.family.clock.monotonic_up_ms(), lease_ms, holder, lost)
 
     def deliveries_before(self, one: int) -> int:
-        """How often an item that is leased was delivered before, as far as is known.
+        """Number of deliveries of an item before its running lease, as far as they are known.
 
         After a start, DELIVERIES_MAX of the last leases before it are known, and all that were counted as failures.
         """
