@@ -21,6 +21,7 @@ class OpenItem(NamedTuple):
     data: bytes
     flags: int
     id: int  # 0 = the server does not say
+    deliveries: int | None = None  # before this one; None = it was not asked, or does not say
 
 
 class HeldLease(NamedTuple):

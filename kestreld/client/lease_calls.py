@@ -56,6 +56,7 @@ class LeaseCalls(Generic[S]):
         """
         self.item = opened.data
         self.token = opened.id
+        self.deliveries = opened.deliveries
         self.server = server
         self.name = name
         self.is_unsure = False
@@ -234,6 +235,13 @@ class LeaseFace(Generic[S]):
     def token(self) -> int:
         """The number that confirms the item on its server."""
         return self._calls.token
+
+    @property
+    def deliveries(self) -> int | None:
+        """Number of times that the item was delivered from this queue before, as its server knows; None = it does not
+        say, as it is older.
+        """
+        return self._calls.deliveries
 
     @property
     def server(self) -> str:

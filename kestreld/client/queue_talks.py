@@ -104,6 +104,7 @@ class QueueTalks:
         """Forget what the server knows: it may be another one."""
         self._knows_leases = False  # as far as it has been asked
         self._knows_holders: bool | None = None  # None = not asked yet
+        self._counts_deliveries = False  # as far as it has been asked
 
     def enter(self, user: str, secret: Callable[[], bytes]) -> Talk[None]:
         """Log in on a new connection, with memcached's text command, if the server requires that.
@@ -149,11 +150,17 @@ class QueueTalks:
         return self.is_stored(reply)
 
     def fetch_item(
-        self, queue: bytes, options: bytes = b"", wait_ms: int = 0, *, with_id: bool = False
+        self,
+        queue: bytes,
+        options: bytes = b"",
+        wait_ms: int = 0,
+        *,
+        with_id: bool = False,
+        with_deliveries: bool = False,
     ) -> Talk[OpenItem | None]:
         """Return the item that `get` of a queue with options returns, waiting on the server; None if there is none.
 
-        Its id is there on request: an old Kestrel does not know it.
+        Its id is there on request: an old Kestrel does not know it. `with_deliveries`: the options ask for them.
         """
         key = checked_key(queue) + (b"/t=%d" % wait_ms if wait_ms > 0 else b"") + options
         reply, last_header = yield Request(b"%b %b\r\n" % (b"gets" if with_id else b"get", key), wait_ms)
@@ -165,9 +172,11 @@ class QueueTalks:
         # An old Kestrel, or `compat: kestrel-1`, echoes the queue without the options of the request.
         is_ours = header[1].split(b"/")[0] == queue
         numbers = header[2:]
-        if len(reply) > 1 or not is_ours or len(numbers) != 2 + with_id or not all(map(bytes.isdigit, numbers)):
+        is_whole = len(numbers) == 2 + with_id + with_deliveries and all(map(bytes.isdigit, numbers))
+        if len(reply) > 1 or not is_ours or not is_whole:
             raise errors.UnexpectedReply(self.address, text(last_header))
-        return OpenItem(reply[0], int(header[2]), int(header[4]) if with_id else 0)
+        deliveries = int(header[5]) if with_deliveries else None
+        return OpenItem(reply[0], int(header[2]), int(header[4]) if with_id else 0, deliveries)
 
     def fetch(self, queue: bytes, options: bytes = b"", wait_ms: int = 0) -> Talk[bytes | None]:
         """Return the data of `fetch_item`."""
@@ -192,20 +201,22 @@ class QueueTalks:
     def lease(self, queue: bytes, lease_ms: int, wait_ms: int = 0, by: str = "") -> Talk[OpenItem | None]:
         """Lease the head item for `lease_ms`; its `id` is the token that confirms it. None if there is none.
 
-        `by` is the holder's name, which a server that does not know holders by name is not told; "" = no name.
+        `by` is the holder's name, which a server that does not know holders by name is not told; "" = no name. The
+        item has its `deliveries` if the server counts them.
         """
         yield from self.need_leases(queue)
-        options = b"/open/lease=%d" % lease_ms
-        if by and (yield from self._knows_names_of_holders(queue)):
-            options += b"/by=" + by.encode()
-        return (yield from self.fetch_item(queue, options, wait_ms, with_id=True))
-
-    def _knows_names_of_holders(self, queue: bytes) -> Talk[bool]:
-        """True if the server takes names of holders. It is asked once, with a command that it refuses either way."""
+        counts = self._counts_deliveries
         if self._knows_holders is None:
-            reply = (yield Request(b"gets %b/by=a\r\n" % checked_key(queue))).reply
-            self._knows_holders = reply == b"CLIENT_ERROR by= needs lease="
-        return self._knows_holders
+            # Any server that knows leases refuses this.
+            reply = (yield Request(b"gets %b/by=a/deliveries\r\n" % checked_key(queue))).reply
+            self._counts_deliveries = counts = reply == b"CLIENT_ERROR deliveries needs lease="
+            self._knows_holders = counts or reply == b"CLIENT_ERROR by= needs lease="
+        options = b"/open/lease=%d" % lease_ms
+        if by and self._knows_holders:
+            options += b"/by=" + by.encode()
+        if counts:
+            options += b"/deliveries"
+        return (yield from self.fetch_item(queue, options, wait_ms, with_id=True, with_deliveries=counts))
 
     def confirm(self, queue: bytes, token: int) -> Talk[bool]:
         """Confirm a leased item. False = it was confirmed before, or somebody else has it."""
@@ -330,7 +341,7 @@ class QueueTalks:
 
 def token_of(header: bytes) -> int:
     """Return the token of a leased item from its header."""
-    return int(header.rpartition(b" ")[2])
+    return int(header.split(b" ")[4])
 
 
 def sendable(data: bytes, expiry: int) -> bytes:

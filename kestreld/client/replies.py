@@ -21,7 +21,7 @@ class ReplyParser:
 
     def __init__(self, *, keeps_headers: bool = False) -> None:
         """`keeps_headers`: `headers` gets the header of each item, for a client that pipelines and takes them out."""
-        self.header = b""  # of the last item: VALUE <key> <flags> <bytes>, and its id if requested
+        self.header = b""  # of the last item: VALUE <key> <flags> <bytes>, and its id and deliveries if requested
         self.headers: deque[bytes] | None = deque() if keeps_headers else None
         self._pieces: list[bytes] = []
         self._missing_bytes = 0  # of an incomplete item: parsing continues once they are there
@@ -76,6 +76,6 @@ class ReplyParser:
 
 
 def _size(header: bytes) -> bytes:
-    """Return the size in a header that ends with an id; b"" if there is none."""
+    """Return the size in a header that ends with an id, or that and deliveries; b"" if there is none."""
     fields = header.split(b" ")
-    return fields[3] if len(fields) == 5 else b""
+    return fields[3] if 5 <= len(fields) <= 6 else b""

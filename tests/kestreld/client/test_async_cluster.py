@@ -121,6 +121,7 @@ def test_a_lease_is_confirmed_extended_given_back_or_failed(daemons: list[Daemon
         third = await queue.lease(LONG_S)
         assert third is not None
         assert (third.item, third.is_lost, third.is_unsure) == (b"x", False, False)
+        assert (first.deliveries, second.deliveries, third.deliveries) == (0, 1, 2)
         assert await third.confirm()
         assert not await second.confirm()
         assert await total(queue, "items") == await total(queue, "leased") == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kestreld.client import ClusterQueue, KestrelCluster, ServerRefused
-from kestreld.errors import InvalidArgument, LeaseLost
+from kestreld.errors import InvalidArgument, LeaseLost, UnexpectedReply
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.http import ask
 from tests.support.peer import Exchange, scripted_peer
@@ -128,7 +128,7 @@ def test_a_name_that_no_holder_can_have_is_refused_before_anything_is_sent(queue
 def test_a_server_that_takes_names_of_holders_is_told_the_name() -> None:
     script = [
         Exchange(b"touch work/0 0\r\n", b"NOT_FOUND\r\n"),
-        Exchange(b"gets work/by=a\r\n", b"CLIENT_ERROR by= needs lease=\r\n"),
+        Exchange(b"gets work/by=a/deliveries\r\n", b"CLIENT_ERROR by= needs lease=\r\n"),
         Exchange(b"gets work/open/lease=60000/by=worker-7\r\n", b"VALUE work 0 3 17\r\njob\r\nEND\r\n"),
         Exchange(b"gets work/open/lease=60000/by=worker-8\r\n", b"END\r\n"),
     ]
@@ -136,14 +136,40 @@ def test_a_server_that_takes_names_of_holders_is_told_the_name() -> None:
         work = cluster.queue("work")
         lease = work.lease(60, by="worker-7")
         assert lease is not None
-        assert lease.token == 17
+        assert (lease.token, lease.deliveries) == (17, None), "an older server does not count"
         assert work.lease(60, by="worker-8") is None
+
+
+def test_a_server_that_counts_deliveries_is_asked_for_them() -> None:
+    script = [
+        Exchange(b"touch work/0 0\r\n", b"NOT_FOUND\r\n"),
+        Exchange(b"gets work/by=a/deliveries\r\n", b"CLIENT_ERROR deliveries needs lease=\r\n"),
+        Exchange(b"gets work/open/lease=60000/by=me/deliveries\r\n", b"VALUE work 0 3 17 2\r\njob\r\nEND\r\n"),
+        Exchange(b"gets work/open/lease=60000/by=me/deliveries\r\n", b"VALUE work 0 3 18\r\njob\r\nEND\r\n"),
+    ]
+    with scripted_peer(script) as peer, KestrelCluster([peer.address]) as cluster:
+        work = cluster.queue("work")
+        lease = work.lease(60, by="me")
+        assert lease is not None
+        assert (lease.token, lease.deliveries) == (17, 2)
+        with pytest.raises(UnexpectedReply):
+            work.lease(60, by="me")
+
+
+def test_a_lease_says_how_often_its_item_was_delivered_before(queue: ClusterQueue) -> None:
+    queue.put(b"job")
+    for before in range(3):
+        lease = queue.lease(60)
+        assert lease is not None
+        assert lease.deliveries == before
+        assert lease.give_back()
+    assert queue.get() == b"job"
 
 
 def test_an_older_server_is_asked_once_and_then_told_no_names() -> None:
     script = [
         Exchange(b"touch work/0 0\r\n", b"NOT_FOUND\r\n"),
-        Exchange(b"gets work/by=a\r\n", b"CLIENT_ERROR unknown option by=\r\n"),
+        Exchange(b"gets work/by=a/deliveries\r\n", b"CLIENT_ERROR unknown option by=\r\n"),
         Exchange(b"gets work/open/lease=60000\r\n", b"VALUE work 0 3 17\r\njob\r\nEND\r\n"),
         Exchange(b"gets work/open/lease=60000\r\n", b"END\r\n"),
     ]
