@@ -15,7 +15,7 @@ from kestreld.client.queue_talks import QueueTalks, Talk
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, ServerRefused, ServersAway
 from kestreld.integrations.celery.bindings import Binding
-from kestreld.integrations.celery.consumption import Consumption
+from kestreld.integrations.celery.consumption import Consumption, Leased
 from kestreld.integrations.celery.leases import End, HeldItem, LeaseKeeper
 from kestreld.integrations.celery.settings import Settings
 from kestreld.integrations.celery.wire import Wire, wait_for
@@ -89,14 +89,14 @@ class Broker:
             words = f"refused a message of {len(data)} bytes: the queue is full, or max_item_size is less"
             raise ChannelError(f"queue {queue.decode('utf-8', 'replace')!r}: {self.settings.address} {words}")
 
-    def get(self, queue: bytes) -> tuple[HeldItem, bytes] | None:
+    def get(self, queue: bytes) -> Leased | None:
         """Lease the next item, without waiting for one."""
         opened: OpenItem | None = self._ask(lambda talks: talks.lease(queue, self.settings.lease_ms, by=self._holder))
         if opened is None:
             return None
         held = HeldItem(queue, opened.id, now_ms())
         self.keeper.hold(held)
-        return held, opened.data
+        return Leased(held, opened.data, opened.deliveries)
 
     def consumption(self, channel_id: int) -> Consumption:
         """Return a wait for items, for a channel."""
@@ -104,9 +104,11 @@ class Broker:
         holder = f"{self._holder}.{channel_id}"
         return Consumption(self._new_wire(), holder, settings.lease_ms, settings.outage_s, self.keeper)
 
-    def was_returned(self, held: HeldItem) -> bool:
-        """True if this transport has given the item back before, as far as it remembers."""
-        return held.item in self._returned
+    def deliveries(self, leased: Leased) -> int:
+        """How often the item was delivered before. Of a server that does not say, whether this transport has given it
+        back, as far as that remembers.
+        """
+        return int(leased.held.item in self._returned) if leased.deliveries is None else leased.deliveries
 
     # The ends of leases
 

@@ -251,7 +251,7 @@ class Channel(StdChannel):
         for one in self._levels(queue_of(queue)):
             found = self.broker.get(one)
             while found is not None:
-                message = self._message(Leased(*found), no_ack=no_ack)
+                message = self._message(found, no_ack=no_ack)
                 if message is not None:
                     return message
                 found = self.broker.get(one)
@@ -351,9 +351,7 @@ class Channel(StdChannel):
             self.broker.confirm(held, self._consumption)
         else:
             self._unacked[tag] = held
-        message = Message(content, self, tag)
-        message.delivery_info["redelivered"] = self.broker.was_returned(held)
-        return message
+        return Message(content, self, tag, self.broker.deliveries(leased))
 
     # Acknowledging, from any thread, also on a closed channel
 

@@ -17,6 +17,7 @@ LATE_MS: Final = 1000  # that much later it counts as lost
 BATCH_MAX: Final = 64  # items asked for at once
 CONNECT_S: Final = 2.0
 _LIST: Final = b"~celery"
+_OLDER: Final = b"CLIENT_ERROR by= needs a name"  # the answer of a server that takes /deliveries for part of a name
 _log: Final = logging.getLogger("kestreld.celery")
 
 
@@ -25,6 +26,7 @@ class Leased(NamedTuple):
 
     held: HeldItem
     data: bytes
+    deliveries: int | None  # before this one; None = the server does not say
 
 
 class Consumption:
@@ -47,6 +49,8 @@ class Consumption:
         self._open_requests = 0
         self._batch = 1  # how many are asked for at once: more while they come
         self._has_missed = False
+        self._counts_deliveries = True  # unless the server has said that it does not know them
+        self._asked_for_deliveries = False
         self._asked_at_ms = 0
         self._problem: KestrelError | None = None
         self._away_since_ms = 0
@@ -81,6 +85,9 @@ class Consumption:
         request = b"gets %b/open/lease=%d/by=%b" % (_LIST, self._lease_ms, self.holder.encode())
         if self.takes_turns:
             request += b"/turn"
+        self._asked_for_deliveries = self._counts_deliveries
+        if self._asked_for_deliveries:
+            request += b"/deliveries"
         self.wire.ask(b"%b/t=%d\r\n" % (request, WAIT_MS), self._arrived)
         for _ in range(count - 1):
             self.wire.ask(request + b"\r\n", self._arrived)
@@ -126,13 +133,15 @@ class Consumption:
             self._has_missed = True
             if not self._open_requests:
                 self._keeper.give_back_unknown(self.holder)
+        elif isinstance(reply, bytes) and self._asked_for_deliveries and reply.startswith(_OLDER):
+            self._counts_deliveries, self._has_missed = False, True
         elif isinstance(reply, bytes):
             self._problem = self._problem or refusal(self.wire.address, reply, b"gets", header)
         elif reply:
             words = header.split(b" ")
             held = HeldItem(words[1].partition(b"/")[0], int(words[4]), now_ms())
             self._keeper.hold(held)
-            self.ready.append(Leased(held, reply[0]))
+            self.ready.append(Leased(held, reply[0], int(words[5]) if len(words) > 5 else None))
         else:
             self._has_missed = True
         if not self._open_requests:
@@ -159,4 +168,5 @@ class Consumption:
         if self._away_since_ms:
             _log.warning("%s: connected again after %d ms", self.wire.address, now_ms() - self._away_since_ms)
         self._away_since_ms, self._next_try_at_ms, self._pause_ms = 0, 0, AGAIN_MS
+        self._counts_deliveries = True
         return True

@@ -12,6 +12,7 @@ from kombu.utils.json import loads as loads_types
 # In the properties while a message is published, so that a retry of the call repeats it; it is not sent.
 KEY: Final = "x-kestreld-key"
 ONCE: Final = "once"
+DELIVERIES: Final = "x-delivery-count"  # header of a message that was delivered before, as of RabbitMQ's quorum queues
 _encode: Final = JSONEncoder(separators=(",", ":")).encode
 _UNSENT: Final = frozenset((KEY, ONCE))
 
@@ -43,7 +44,8 @@ def decoded(data: bytes) -> dict[str, Any]:
 class Message(KombuMessage):
     """A delivered message. Its `delivery_tag` is good for its channel, also once that is closed."""
 
-    def __init__(self, message: dict[str, Any], channel: Any, delivery_tag: int) -> None:
+    def __init__(self, message: dict[str, Any], channel: Any, delivery_tag: int, deliveries: int) -> None:
+        """`deliveries`: how often it was delivered before."""
         properties = message["properties"]
         super().__init__(
             body=message["body"],
@@ -56,6 +58,10 @@ class Message(KombuMessage):
             delivery_info=properties.get("delivery_info"),
             postencode="utf-8",
         )
+        self.delivery_info["redelivered"] = deliveries > 0
+        self.headers.pop(DELIVERIES, None)  # that of a task which was retried
+        if deliveries:
+            self.headers[DELIVERIES] = deliveries
 
 
 def due_in_ms(headers: dict[str, Any] | None, wall_ms: int) -> int:

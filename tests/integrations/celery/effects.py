@@ -6,11 +6,13 @@ file of its own.
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any, Final
 
 from celery import Celery
+from celery.signals import task_success
 
 FOLDER: Final = Path(os.environ.get("EFFECTS", "."))
 
@@ -50,3 +52,32 @@ def again(self: Any, number: int, retries: int, countdown: float) -> None:
     if self.request.retries < retries:
         raise self.retry(countdown=countdown)
     write("end", number)
+
+
+@app.task(bind=True, name="deadly", max_retries=1)
+def deadly(self: Any, deaths: int) -> None:
+    """Kills its worker as often as it is told to, and is then retried once. The number in its effects is that of its
+    deliveries before, 100 more in the retry.
+    """
+    deliveries = self.request.get("x-delivery-count", 0)
+    assert self.request.delivery_info["redelivered"] == (deliveries > 0)
+    write("begin", deliveries + 100 * self.request.retries)
+    if deliveries < deaths and not self.request.retries:
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+    write("end", deliveries + 100 * self.request.retries)
+    if not self.request.retries:
+        raise self.retry(countdown=0)
+
+
+@app.task(name="unacknowledged", ignore_result=False)
+def unacknowledged(number: int) -> None:
+    """An effect whose worker dies once its result is stored, before it is acknowledged."""
+    write("begin", number)
+    write("end", number)
+
+
+@task_success.connect(sender=unacknowledged)
+def die(**_: Any) -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)

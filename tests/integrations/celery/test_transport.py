@@ -16,9 +16,14 @@ from kombu.asynchronous.hub import Hub
 from kombu.exceptions import ChannelError
 
 from kestreld.client import KestrelCluster
+from kestreld.client.access import Login
+from kestreld.integrations.celery.consumption import Consumption
+from kestreld.integrations.celery.leases import End, LeaseKeeper
 from kestreld.integrations.celery.names import name_of, queue_of
+from kestreld.integrations.celery.wire import Wire, wait_for
 from tests.support.daemon import Daemon
-from tests.support.waiting import until
+from tests.support.peer import Exchange, scripted_peer
+from tests.support.waiting import PATIENCE_S, until
 
 Connect = Callable[..., Any]
 
@@ -419,6 +424,57 @@ def test_a_message_that_was_put_back_is_delivered_as_such(connect: Connect) -> N
         second = queue.get(timeout=5)
         assert (first.delivery_info["redelivered"], second.delivery_info["redelivered"]) == (False, True)
         second.ack()
+
+
+def test_a_message_that_others_had_is_delivered_as_such_with_how_often_that_was(
+    server: Daemon, connect: Connect
+) -> None:
+    with connect().SimpleQueue("had") as queue:
+        queue.put(1, headers={"x-delivery-count": 7, "kept": 1})
+        with KestrelCluster([server.address]) as cluster:
+            for _ in range(2):
+                assert cluster.queue("had").lease(0.001) is not None
+                until(lambda: figures(server, "had")["leased"] == 0, "the end of the lease")
+        first = queue.get(timeout=5)
+        assert first.delivery_info["redelivered"]
+        assert first.headers == {"x-delivery-count": 2, "kept": 1}
+        first.requeue()
+        second = queue.queue.get()
+        assert second.delivery_info["redelivered"]
+        assert second.headers["x-delivery-count"] == 3
+        second.ack()
+        queue.put(2, headers={"x-delivery-count": 7})
+        third = queue.get(timeout=5)
+        assert not third.delivery_info["redelivered"]
+        assert third.headers == {}
+        third.ack()
+
+
+def test_a_server_that_does_not_count_deliveries_is_not_asked_again() -> None:
+    asked = b"gets ~celery/open/lease=60000/by=me.1"
+    older = b"CLIENT_ERROR by= needs a name that has from 1 to 64 printable ASCII characters, without blanks and /\r\n"
+    script = [
+        Exchange(b"version\r\n", b"VERSION 1.0.0\r\n"),
+        Exchange(b"wait ~celery work\r\n", b"OK\r\n"),
+        Exchange(asked + b"/deliveries/t=1000\r\n", older),
+        Exchange(asked + b"/t=1000\r\n", b"VALUE work/open/lease=60000/by=me.1/t=1000 0 3 17\r\njob\r\nEND\r\n"),
+    ]
+    with scripted_peer(script) as peer:
+        wire = Wire(peer.address, Login(), 5)
+        keeper = LeaseKeeper(Wire(peer.address, Login(), 5), 60_000, lambda: True, lambda: None)
+        consumption = Consumption(wire, "me", 60_000, 5, keeper)
+        consumption.queues = [b"work"]
+        while not consumption.ready:
+            consumption.ask(1)
+            wire.flush()
+            assert wait_for((wire,), PATIENCE_S)
+            wire.receive()
+        (leased,) = consumption.ready
+        assert (leased.data, leased.deliveries) == (b"job", None)
+        keeper.let_go(leased.held)
+        keeper.answered(End(leased.held, b""), b"DELETED")
+        keeper.close()
+        wire.close()
 
 
 def test_a_task_that_is_not_due_is_cancelled_by_its_result(server: Daemon) -> None:

@@ -27,6 +27,13 @@ def send(daemon: Daemon, *numbers: int, seconds: float = 0, **options: object) -
             app.send_task("effect", (number, seconds), connection=connection, **options)
 
 
+def send_task(daemon: Daemon, name: str, number: int) -> None:
+    from tests.integrations.celery.effects import app
+
+    with app.connection_for_write(f"kestrel://{daemon.address}") as connection:
+        app.send_task(name, (number,), connection=connection)
+
+
 def figures(daemon: Daemon, queue: str = "celery") -> dict[str, int | str]:
     with KestrelCluster([daemon.address]) as cluster:
         return cluster.queue(queue).stats()[daemon.address]
@@ -47,6 +54,45 @@ def test_a_task_of_twenty_leases_runs_once(tmp_path: Path, pool: str) -> None:
             until(lambda: is_done(daemon), "the acknowledgement")
             assert figures(daemon)["leases_expired"] == 0
     assert len(attempts(tmp_path)[1]) == 1
+
+
+def test_a_task_is_told_how_often_it_was_delivered_to_workers_that_died(tmp_path: Path) -> None:
+    """Also by a server that was killed since. Its retry is a task of its own."""
+    with running_daemon(tmp_path / "server") as daemon:
+        broker = f"kestrel://{daemon.address}"
+        send_task(daemon, "deadly", 2)
+        for death in range(2):
+            with running_worker(tmp_path, broker, concurrency=1, options={"lease_s": 1}) as worker:
+                assert worker.process.wait(60) == -signal.SIGKILL
+            if not death:
+                daemon.kill()
+                daemon.start()
+        with running_worker(tmp_path, broker, concurrency=1, options={"lease_s": 1}):
+            until(lambda: ended(tmp_path) == {2, 100}, "the task and its retry")
+            until(lambda: is_done(daemon), "the acknowledgements")
+    assert sorted(attempts(tmp_path)) == [0, 1, 2, 100]
+
+
+@pytest.mark.parametrize("deduplicates", [True, False])
+def test_a_task_that_had_ended_when_its_worker_died_is_recognized_by_its_result(
+    tmp_path: Path, deduplicates: bool
+) -> None:
+    with running_daemon(tmp_path / "server") as daemon:
+        broker, options = f"kestrel://{daemon.address}", {"lease_s": 1}
+        conf = {
+            "worker_deduplicate_successful_tasks": deduplicates,
+            "result_backend": f"db+sqlite:///{tmp_path}/results.sqlite",
+        }
+        send_task(daemon, "unacknowledged", 1)
+        with running_worker(tmp_path, broker, concurrency=1, options=options, **conf) as worker:
+            assert worker.process.wait(60) == -signal.SIGKILL
+        with running_worker(tmp_path, broker, concurrency=1, options=options, name="other", **conf) as worker:
+            if deduplicates:
+                until(lambda: is_done(daemon), "the acknowledgement")
+                assert "Task already completed successfully." in worker.log.read_text()
+            else:
+                assert worker.process.wait(60) == -signal.SIGKILL
+    assert len(attempts(tmp_path)[1]) == 2 - deduplicates
 
 
 def test_tasks_that_wait_behind_a_long_one_keep_their_leases(tmp_path: Path) -> None:
