@@ -18,6 +18,7 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _MINUTE: Final = timedelta(minutes=1)
 _YEARS: Final = timedelta(days=3000)  # more than from one 29 February to the next
 _SECOND: Final = timedelta(seconds=1)
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def key_beats(driver_type: str) -> None:
@@ -48,7 +49,7 @@ def _keyed(apply_async: Callable[..., Any], driver_type: str) -> Callable[..., A
     return keyed
 
 
-def key_of_entry(entry: Any, last_run_at: datetime) -> str | None:
+def key_of_entry(entry: Any, last_run_at: datetime | None) -> str | None:
     """Return the key of an entry that is due; None if its schedule cannot say since when."""
     due_ms = due_at_ms(entry.schedule, last_run_at)
     if due_ms is None:
@@ -57,8 +58,10 @@ def key_of_entry(entry: Any, last_run_at: datetime) -> str | None:
     return f"beat-{name.hexdigest()[: 2 * NAME_BYTES]}-{due_ms}"
 
 
-def due_at_ms(schedule: Any, last_run_at: datetime) -> int | None:
+def due_at_ms(schedule: Any, last_run_at: datetime | None) -> int | None:
     """Return since when a schedule is due, which all beats agree upon; None if it cannot say.
+
+    `last_run_at` None = it never ran, as with entries of RedBeat.
 
     Intervals begin when their beat does: their time is rounded down to a multiple of the interval since 1970. It is
     counted from the last run, and not from the clock, which may have gone into the next multiple since: a beat would
@@ -77,7 +80,8 @@ def due_at_ms(schedule: Any, last_run_at: datetime) -> int | None:
     every: timedelta = schedule.run_every
     if every <= timedelta(0):
         return None
-    due: datetime = now - (now - schedule.maybe_make_aware(last_run_at)) % every
+    since = schedule.maybe_make_aware(last_run_at) if last_run_at else now
+    due: datetime = now - (now - since) % every
     return (due - (due - _EPOCH) % every - _EPOCH) // timedelta(milliseconds=1)
 
 
@@ -101,7 +105,8 @@ def _last_due_ms(schedule: Any, now: datetime) -> int | None:
 def _next(schedule: Any, last_run_at: datetime) -> datetime:
     """Return when a schedule is due next after a time, or a little sooner: it reads the clock itself meanwhile."""
     at: datetime = schedule.maybe_make_aware(schedule.now()).astimezone(UTC)
-    return at + schedule.remaining_estimate(last_run_at.astimezone(schedule.tz))  # type: ignore[no-any-return]
+    left: timedelta | None = schedule.remaining_estimate(last_run_at.astimezone(schedule.tz))
+    return _NEVER if left is None else at + left
 
 
 def _seconds_ms(at: datetime) -> int:

@@ -122,5 +122,23 @@ def test_a_schedule_was_due(chosen: BaseSchedule, due: datetime) -> None:
     assert datetime.fromtimestamp(found / 1000, UTC) == due
 
 
+class Once(BaseSchedule):
+    """A schedule that ends, as those of calendars do."""
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta | None:
+        return None if last_run_at >= AT else AT - self.now()
+
+
+@pytest.mark.parametrize("late", [timedelta(0), timedelta(seconds=45), timedelta(days=9)], ids=str)
+def test_the_last_time_of_a_schedule_is_found_however_late(late: timedelta) -> None:
+    chosen = Once(app=Celery(set_as_current=False), nowfun=lambda: AT + late)
+    assert due_at_ms(chosen, AT) == round(AT.timestamp()) * 1000
+
+
+def test_an_interval_that_never_ran_is_due_now() -> None:
+    chosen = schedule(10, app=Celery(set_as_current=False), nowfun=lambda: AT)
+    assert due_at_ms(chosen, None) == AT.replace(second=50, microsecond=0).timestamp() * 1000
+
+
 def test_a_schedule_that_only_says_whether_it_is_due_has_no_due_time() -> None:
     assert due_at_ms(BaseSchedule(app=Celery(set_as_current=False)), AT) is None
