@@ -70,13 +70,12 @@ def due_at_ms(schedule: Any, last_run_at: datetime | None) -> int | None:
     from celery.schedules import schedule as Interval
 
     now = schedule.maybe_make_aware(schedule.now()).astimezone(UTC)
-    try:
-        if type(schedule).remaining_estimate is not Interval.remaining_estimate:
+    # Relative intervals are rounded to whole seconds, minutes, hours or days.
+    if type(schedule).remaining_estimate is not Interval.remaining_estimate or schedule.relative:
+        try:
             return _last_due_ms(schedule, now)
-    except NotImplementedError:  # a class of schedules that only says whether it is due
-        return None
-    if schedule.relative:  # rounded to whole seconds, minutes, hours or days
-        return _seconds_ms(_next(schedule, now - schedule.run_every))
+        except NotImplementedError:  # a class of schedules that only says whether it is due
+            return None
     every: timedelta = schedule.run_every
     if every <= timedelta(0):
         return None

@@ -135,6 +135,15 @@ def test_the_last_time_of_a_schedule_is_found_however_late(late: timedelta) -> N
     assert due_at_ms(chosen, AT) == round(AT.timestamp()) * 1000
 
 
+@pytest.mark.parametrize("date", [(2026, 3, 8), (2026, 3, 9), (2026, 11, 1), (2026, 11, 2)], ids=str)
+def test_a_day_of_a_relative_interval_is_found_where_the_clock_goes_forward_or_back(date: tuple[int, int, int]) -> None:
+    app = Celery(set_as_current=False)
+    app.conf.timezone = "America/New_York"
+    midnight = datetime(*date, tzinfo=app.timezone)
+    chosen = schedule(timedelta(days=1), relative=True, app=app, nowfun=lambda: midnight)
+    assert due_at_ms(chosen, midnight - timedelta(days=1)) == midnight.timestamp() * 1000
+
+
 def test_an_interval_that_never_ran_is_due_now() -> None:
     chosen = schedule(10, app=Celery(set_as_current=False), nowfun=lambda: AT)
     assert due_at_ms(chosen, None) == AT.replace(second=50, microsecond=0).timestamp() * 1000
