@@ -54,7 +54,10 @@ def key_of_entry(entry: Any, last_run_at: datetime | None) -> str | None:
     due_ms = due_at_ms(entry.schedule, last_run_at)
     if due_ms is None:
         return None
-    name = hashlib.sha256(f"{entry.name}\n{entry.task}".encode("utf-8", "surrogateescape"))
+    words = [entry.name, entry.task]
+    if "task_id" in entry.options:  # somebody waits for the result of this id
+        words.append(str(entry.options["task_id"]))
+    name = hashlib.sha256("\n".join(words).encode("utf-8", "surrogateescape"))
     return f"beat-{name.hexdigest()[: 2 * NAME_BYTES]}-{due_ms}"
 
 

@@ -80,6 +80,14 @@ def test_what_waits_for_later_is_sent_once(server: Daemon) -> None:
         assert connection.default_channel.queue_purge("delays") == 1
 
 
+def test_what_is_sent_with_an_id_of_its_own_is_stored(server: Daemon) -> None:
+    for task_id, count in (("a", 1), ("b", 2), ("b", 2)):
+        options = {"queue": "ids", "task_id": task_id}
+        one = beat(server, a={"schedule": timedelta(days=1), "options": options})
+        one.apply_async(one.schedule["a"])
+        assert sent(server, "ids") == count
+
+
 def test_what_a_beat_sends_to_another_broker_has_no_key(server: Daemon) -> None:
     keys: list[object] = []
 
