@@ -37,21 +37,23 @@ def write(what: str, number: int) -> None:
 
 
 @app.task(bind=True, name="effect")
-def effect(self: Any, number: int, seconds: float = 0) -> None:
+def effect(self: Any, number: int, seconds: float = 0) -> int:
     """An effect that takes some time."""
     write("begin", number)
     if seconds:
         time.sleep(seconds)
     write("end", number)
+    return number
 
 
 @app.task(bind=True, name="again", max_retries=3)
-def again(self: Any, number: int, retries: int, countdown: float) -> None:
+def again(self: Any, number: int, retries: int, countdown: float) -> int:
     """An effect that is retried."""
     write("begin", number)
     if self.request.retries < retries:
         raise self.retry(countdown=countdown)
     write("end", number)
+    return number
 
 
 @app.task(bind=True, name="deadly", max_retries=1)
@@ -81,3 +83,11 @@ def unacknowledged(number: int) -> None:
 def die(**_: Any) -> None:
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
+
+
+@app.task(name="gather")
+def gather(numbers: list[int], number: int) -> list[int]:
+    """An effect with the results of others, as the body of a chord has."""
+    write("begin", number)
+    write("end", number)
+    return numbers

@@ -17,7 +17,6 @@ from kestreld.integrations.celery.aliases import ALIASES
 from kestreld.integrations.celery.settings import OPTIONS
 from kestreld.integrations.celery.transport import Transport
 from tests.support.daemon import ROOT, running_daemon
-from tests.support.ports import free_port
 from tests.support.waiting import until
 
 PAGE = (ROOT / "docs" / "celery.md").read_text()
@@ -113,20 +112,15 @@ def total(numbers):
 
 
 @pytest.mark.long
-def test_what_is_queued_in_redis_is_moved(tmp_path: Path) -> None:
-    if shutil.which("redis-server") is None:
-        pytest.skip("needs redis-server")
+def test_what_is_queued_in_redis_is_moved(tmp_path: Path, redis_port: int) -> None:
     from celery import Celery
 
-    port = free_port()
-    redis = ["redis-server", "--port", str(port), "--save", "", "--dir", str(tmp_path)]
-    with running(redis, tmp_path, tmp_path / "redis.log"), running_daemon(tmp_path / "server") as daemon:
-        until(lambda: "eady to accept" in (tmp_path / "redis.log").read_text(), "Redis")
-        old = Celery(broker=f"redis://127.0.0.1:{port}/0")
+    with running_daemon(tmp_path / "server") as daemon:
+        old = Celery(broker=f"redis://127.0.0.1:{redis_port}/0")
         for number in range(5):
             old.send_task("effect", (number,))
         program = code("From Redis", "python").replace("127.0.0.1:22133", daemon.address)
-        program = program.replace("redis.Redis()", f"redis.Redis(port={port})")
+        program = program.replace("redis.Redis()", f"redis.Redis(port={redis_port})")
         subprocess.run([sys.executable, "-c", program], check=True)
         with Celery(broker=f"kestrel://{daemon.address}").connection_for_read() as connection:
             queue = connection.SimpleQueue("celery")
