@@ -77,6 +77,7 @@ test-clients: $(INSTALLED) ## the long tests with other people's clients
 	@exec $(BIN)/python $(RUN_TESTS) -m long $(CLIENT_TESTS)
 
 test-long: WORKERS := auto
+test-long: export CELERY_TASKS := 50000
 test-long: $(INSTALLED) ## the long tests, and properties with all their examples
 	@exec $(BIN)/python $(RUN_TESTS) -m 'long or property' $(addprefix --ignore ,$(CLIENT_TESTS))
 
@@ -113,7 +114,7 @@ DRAW_FIRST = FIRST=$${FIRST:-$$(shuf -i 1000000-1999999999 -n 1)} && export FIRS
     echo "$@: fresh seeds of the simulation from $$FIRST on; FIRST=$$FIRST repeats them"
 
 # SEEDS=100, KILL_CYCLES=20 and POWER_CUTS=30 are shorter, as are those of jobs (JOB_SEEDS, JOB_KILLS, JOB_POWER_CUTS) and of
-# clusters (CLUSTER_SEEDS, CLUSTER_SECONDS).
+# clusters (CLUSTER_SEEDS, CLUSTER_SECONDS) and of Celery (CELERY_TASKS=50000 CELERY_KILLS=12).
 SEEDS ?= 10000
 KILL_CYCLES ?= 1000
 POWER_CUTS ?= 200
@@ -122,6 +123,8 @@ JOB_KILLS ?= 200
 JOB_POWER_CUTS ?= 50
 CLUSTER_SEEDS ?= 10000
 CLUSTER_SECONDS ?= 600
+CELERY_TASKS ?= 1000000
+CELERY_KILLS ?= 200
 FLIPS ?= 100000
 SOAK_SECONDS ?= 3600
 PROPERTY_TESTS := tests/kestreld/queues/test_model.py tests/kestreld/journal/test_records.py \
@@ -157,6 +160,9 @@ prove: $(INSTALLED) ## test the guarantees of docs/guarantees.md at length: seed
 	@$(DRAW_FIRST) && $(BIN)/python -m tests.simulation.cluster --seeds $(CLUSTER_SEEDS) --first $$FIRST
 	@SEARCH=1 CLUSTER_SECONDS=$(CLUSTER_SECONDS) $(BIN)/python -m pytest -s -p no:xdist tests/simulation/cluster \
 	    tests/kestreld/cluster/test_every_order.py tests/faults/test_cluster_trouble.py
+	@echo "prove: Celery: $(CELERY_TASKS) tasks, $(CELERY_KILLS) times kill -9"
+	@CELERY_TASKS=$(CELERY_TASKS) CELERY_KILLS=$(CELERY_KILLS) $(BIN)/python -m pytest -s -p no:xdist \
+	    tests/integrations/celery/test_kill_run.py
 	@echo "prove: $(SOAK_SECONDS) s of work without growth"
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -s -p no:xdist -m long tests/faults/test_soak.py
 

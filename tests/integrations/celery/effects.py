@@ -1,7 +1,7 @@
 """Celery app for tests with real workers: every beginning and every end of a task is a line of a file.
 
-Run by `celery -A tests.integrations.celery.effects worker`; EFFECTS is the folder, BROKER the URL. Each process has a
-file of its own.
+Run by `celery -A tests.integrations.celery.effects worker`; EFFECTS is the folder, BROKER the URL, READY a file that is
+made once the worker is ready. Each process has a file of its own.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from celery import Celery
-from celery.signals import task_success
+from celery.signals import task_success, worker_ready
 
 FOLDER: Final = Path(os.environ.get("EFFECTS", "."))
 
@@ -29,11 +29,20 @@ app.conf.update(
 app.conf.update(json.loads(os.environ.get("CONF", "{}")))
 
 
+_files: dict[int, int] = {}  # the descriptor of the file of each process, of which a child inherits others
+
+
 def write(what: str, number: int) -> None:
-    line = f"{what} {number} {os.getpid()} {time.time():.6f}\n".encode()
-    descriptor = os.open(FOLDER / f"{os.getpid()}.effects", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(descriptor, line)
-    os.close(descriptor)
+    pid = os.getpid()
+    if pid not in _files:
+        _files[pid] = os.open(FOLDER / f"{pid}.effects", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(_files[pid], b"%b %d %d %f\n" % (what.encode(), number, pid, time.time()))
+
+
+@worker_ready.connect
+def note_ready(**_: Any) -> None:
+    if "READY" in os.environ:
+        Path(os.environ["READY"]).touch()
 
 
 @app.task(bind=True, name="effect")

@@ -12,7 +12,8 @@ import pytest
 from celery import Celery
 
 from kestreld.client import KestrelCluster
-from tests.integrations.celery.workers import attempts, ended, running_worker
+from tests.integrations.celery.executions import attempts, ended
+from tests.integrations.celery.workers import running_worker
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.waiting import until
 

@@ -1,4 +1,4 @@
-"""Workers of Celery in processes, and what their tasks have done."""
+"""Workers of Celery in processes."""
 
 import json
 import os
@@ -6,24 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tests.support.daemon import ROOT
 from tests.support.process import environment
 from tests.support.waiting import until
-
-
-class Attempt(NamedTuple):
-    """One execution of a task; `ended_at` 0 = it did not end."""
-
-    pid: int
-    began_at: float
-    ended_at: float
 
 
 class Worker:
@@ -33,11 +23,13 @@ class Worker:
         options = conf.pop("options", {})
         name = conf.pop("name", "w")
         self.log = folder / f"{name}-{time.monotonic_ns()}.log"
+        self._ready = self.log.with_suffix(".ready")
         arguments = ["--without-heartbeat", "-P", pool, "-c", str(concurrency), "-n", f"{name}@%h", "-l", "INFO"]
         arguments += conf.pop("arguments", [])
         variables = {
             "BROKER": broker,
             "EFFECTS": str(folder),
+            "READY": str(self._ready),
             "OPTIONS": json.dumps(options),
             "CONF": json.dumps(conf),
         }
@@ -53,7 +45,7 @@ class Worker:
 
     def is_ready(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()
-        return " ready." in self.log.read_text()
+        return self._ready.exists()
 
     def children(self) -> list[int]:
         pid = self.process.pid
@@ -87,35 +79,3 @@ def running_worker(
         yield worker
     finally:
         worker.end()
-
-
-def attempts(folder: Path) -> dict[int, list[Attempt]]:
-    """What was executed, by the number of the task, in order of time."""
-    found: defaultdict[int, list[Attempt]] = defaultdict(list)
-    for path in folder.glob("*.effects"):
-        begun: dict[int, Attempt] = {}
-        for line in path.read_text().splitlines():
-            what, number, pid, at = line.split()
-            if what == "begin":
-                if int(number) in begun:
-                    found[int(number)].append(begun[int(number)])
-                begun[int(number)] = Attempt(int(pid), float(at), 0)
-            else:
-                found[int(number)].append(begun.pop(int(number))._replace(ended_at=float(at)))
-        for number_left, one in begun.items():
-            found[number_left].append(one)
-    return {number: sorted(those, key=lambda one: one.began_at) for number, those in found.items()}
-
-
-def ended(folder: Path) -> set[int]:
-    return {number for number, those in attempts(folder).items() if any(one.ended_at for one in those)}
-
-
-def repeated_while_alive(folder: Path, deaths: dict[int, float]) -> list[str]:
-    """The tasks that began again while the process that had begun them was alive, or had ended them."""
-    wrong = []
-    for number, those in attempts(folder).items():
-        for earlier, later in pairwise(those):
-            if deaths.get(earlier.pid, float("inf")) > later.began_at:
-                wrong.append(f"task {number}: {earlier} then {later}, death {deaths.get(earlier.pid)}")
-    return wrong
