@@ -19,7 +19,7 @@ from kestreld.integrations.celery.channel import Channel
 from kestreld.integrations.celery.consumption import Consumption
 from kestreld.integrations.celery.settings import settings_of
 from kestreld.integrations.celery.wire import Wire, readable
-from kestreld.integrations.celery.workers import let_mingle
+from kestreld.integrations.celery.workers import is_in_soft_shutdown, let_mingle
 
 TICK_S: Final = 0.5  # how often an event loop looks at what is late
 SLOW_MS: Final = 2  # a callback that took longer than that has executed a task: what it has to say comes first
@@ -225,7 +225,7 @@ class Transport(base.Transport):
             one is None or one is False for one in (state.should_stop, state.should_terminate)
         ):
             return True
-        return now_ms() - self._ticked_at_ms < self.settings.lease_ms // 2
+        return now_ms() - self._ticked_at_ms < self.settings.lease_ms // 2 or is_in_soft_shutdown()
 
 
 class TlsTransport(Transport):

@@ -1,6 +1,7 @@
 """Workers of Celery: what they do for transports that Celery knows, and would leave out for this one."""
 
 import sys
+from threading import main_thread
 
 
 def reserved_tasks() -> int:
@@ -17,3 +18,14 @@ def let_mingle(driver_type: str) -> None:
     mingle = getattr(sys.modules.get("celery.worker.consumer.mingle"), "Mingle", None)
     if mingle is not None:
         mingle.compatible_transports.add(driver_type)
+
+
+def is_in_soft_shutdown() -> bool:
+    """Return whether the worker of this process waits for its tasks before a cold shutdown.
+
+    Celery sleeps for `worker_soft_shutdown_timeout` in a signal handler, so that its event loop stands still.
+    """
+    frame = sys._current_frames().get(main_thread().ident or 0)
+    while frame is not None and frame.f_code.co_name != "wait_for_soft_shutdown":
+        frame = frame.f_back
+    return frame is not None
