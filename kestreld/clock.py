@@ -13,6 +13,11 @@ _monotonic_ns: Final = time.monotonic_ns
 _stopwatch_ns: Final = time.perf_counter_ns
 
 
+def monotonic_ms() -> int:
+    """Read the monotonic clock only, for who has no turns: milliseconds since an arbitrary start."""
+    return _monotonic_ns() // 1_000_000
+
+
 def utc_text(wall_ms: int) -> str:
     """Format an instant as `2026-11-21T20:34:06.123Z`."""
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(wall_ms // 1000))}.{wall_ms % 1000:03}Z"

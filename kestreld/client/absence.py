@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from kestreld.clock import Clock
+from kestreld.clock import monotonic_ms
 from kestreld.errors import ConnectionLost, KestrelError, ServersAway, ServerUnfit
 
 DELAY_MS: Final = 100  # before the second attempt; it doubles with each
@@ -21,9 +21,7 @@ SHARES: Final = (0.5, 0.9)
 _log: Final = logging.getLogger("kestreld.client")
 
 
-def now_ms() -> int:
-    """Return the time on the monotonic clock, ms."""
-    return Clock().monotonic_ms
+now_ms: Final = monotonic_ms
 
 
 class Absence:

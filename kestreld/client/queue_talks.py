@@ -6,7 +6,6 @@ QueueTalks for each connection, as they remember what its server knows.
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -26,8 +25,7 @@ ERRORS: Final = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
 _NOT_ALLOWED: Final = b"CLIENT_ERROR not allowed"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A step: send this, and wait for the reply. The server may take `wait_ms` beyond the time-out."""
 
     data: bytes
@@ -138,7 +136,7 @@ class QueueTalks:
         The item is delivered after `delay_ms`. If its `item_key` is known, it counts as stored already.
         """
         key = checked_key(queue) + put_options(queue, delay_ms, item_key)
-        if delay_ms or item_key:
+        if (delay_ms or item_key) and not self._knows_leases:
             yield from self.need_leases(queue)
         reply = (yield Request(b"set %b 0 %d %d\r\n%b\r\n" % (key, expire_s, len(data), data))).reply
         if isinstance(reply, bytes) and reply.startswith(b"SERVER_ERROR journal "):

@@ -68,7 +68,6 @@ class Broker:
         until_ms = now_ms() + self.settings.publish_outage_s * 1000
         for pause_ms in pauses_ms():
             try:
-                self.wire.open()
                 return self.wire.carry_out(talk_of(self.wire.talks))
             except (ServersAway, ConnectionLost):
                 if now_ms() + pause_ms > until_ms:

@@ -229,7 +229,8 @@ class Channel(StdChannel):
         if not queues:
             return
         data = encoded(message)
-        delay_ms = due_in_ms(message["headers"], Clock().wall_ms) if "eta" in message["headers"] else 0
+        headers = message["headers"]
+        delay_ms = due_in_ms(headers, Clock().wall_ms) if headers.get("eta") else 0
         expire_ms = int(float(properties.get("expiration") or 0))
         for queue in queues:
             if queue in self._alive.priority_queues:

@@ -14,14 +14,16 @@ KEY: Final = "x-kestreld-key"
 ONCE: Final = "once"
 DELIVERIES: Final = "x-delivery-count"  # header of a message that was delivered before, as of RabbitMQ's quorum queues
 _encode: Final = JSONEncoder(separators=(",", ":")).encode
-_UNSENT: Final = frozenset((KEY, ONCE))
+_UNSENT: Final = (KEY, ONCE)
 
 
 def encoded(message: dict[str, Any]) -> bytes:
     """Return a message of `prepare_message` as the data of an item."""
-    head = {name: value for name, value in message.items() if name != "body"}
-    head["properties"] = {name: value for name, value in head["properties"].items() if name not in _UNSENT}
-    body = message["body"]
+    properties = message["properties"].copy()
+    for name in _UNSENT:
+        properties.pop(name, None)
+    head = message | {"properties": properties}
+    body = head.pop("body")
     return b"%b\n%b" % (_encode(head).encode(), body.encode() if isinstance(body, str) else body or b"")
 
 

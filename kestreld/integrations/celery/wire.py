@@ -90,7 +90,7 @@ class Wire:
             self.talks.start_over()
             self.opened += 1
             # A server that requires a login would take the data of a put for one.
-            if self.carry_out(_version(), limit_s) == UNAUTHENTICATED:
+            if self.carry_out(_version()) == UNAUTHENTICATED:
                 self.close()
                 raise LoginRefused(self.address, "unauthenticated")
 
@@ -146,6 +146,9 @@ class Wire:
                 while self._is_tls and connected.pending():  # type: ignore[attr-defined]
                     data += connected.recv(RECEIVE_BYTES)
                 replies = self._parser.feed(data)
+            except TimeoutError:
+                self.lose(NO_ANSWER)
+                return
             except OSError as error:
                 self.lose(reason_of(error))
                 return
@@ -208,35 +211,29 @@ class Wire:
 
     # One talk at a time
 
-    def carry_out(self, talk: Talk[T], timeout_s: float | None = None) -> T:
-        """Carry a talk out in this thread, and the sinks of earlier requests on the way.
+    def carry_out(self, talk: Talk[T]) -> T:
+        """Carry a talk out in this thread, and the sinks of earlier requests on the way. No talk waits on the server.
 
         Connects if necessary. Raises as `open` does, what the talk raises, or ConnectionLost.
         """
-        limit_s = timeout_s or self._timeout_s
-
-        def exchange(request: Request) -> Answer:
-            answers: list[Answer | None] = []
-
-            def answered(reply: Reply | None, header: bytes) -> None:
-                answers.append(None if reply is None else Answer(reply, header))
-
-            self.open()
-            self.ask(request.data, answered)
-            self.flush()
-            until_ms = now_ms() + limit_s * 1000 + request.wait_ms
-            while not answers:
-                left_ms = until_ms - now_ms()
-                if left_ms > 0 and wait_for((self,), left_ms / 1000):
-                    self.receive()
-                else:
-                    self.lose(NO_ANSWER)
-            if (answer := answers[0]) is None:
-                raise ConnectionLost(self.address, self.why_lost)
-            return answer
-
         with self.lock:
-            return carry_out(talk, exchange)
+            if self._socket is None:
+                self.open()
+            return carry_out(talk, self._exchange)
+
+    def _exchange(self, request: Request) -> Answer:
+        answers: list[tuple[Reply | None, bytes]] = []
+        self.ask(request.data, lambda reply, header: answers.append((reply, header)))
+        self.flush()
+        until_ms = now_ms() + self._timeout_s * 1000
+        while not answers:
+            self.receive()
+            if not answers and now_ms() > until_ms:
+                self.lose(NO_ANSWER)
+        reply, header = answers[0]
+        if reply is None:
+            raise ConnectionLost(self.address, self.why_lost)
+        return Answer(reply, header)
 
     def lose(self, reason: str) -> None:
         """Close a connection that is of no use any more."""
