@@ -12,6 +12,7 @@ from kestreld.errors import InvalidType, InvalidValue
 FAR_MS: Final = 1 << 53  # the longest wait
 REASON_BYTES_MAX: Final = 200
 HOLDER_BYTES_MAX: Final = 64
+ABSENCE_MS_MAX: Final = 60_000  # of a holder that is present, before its leases end
 _HOLDER: Final = re.compile(rf"[!-.0-~]{{1,{HOLDER_BYTES_MAX}}}")
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kestreld.queues.collection import QueueCollection
+from kestreld.queues.presence import Presence
 from kestreld.queues.repairing import RepairDone, UndoDone
 from kestreld.queues.slices import Work
 from kestreld.stats import ServerStats
@@ -20,6 +21,8 @@ class Reloaded:
 
 class ServerControl(Protocol):
     """Functions of the server for sessions."""
+
+    note: Callable[[str], None]  # logs what was done
 
     def shutdown(self) -> None: ...
 
@@ -42,4 +45,5 @@ class ServerState:
         self.stats = stats
         self.control = control
         self.clock = collection.clock
+        self.presence = Presence(collection, control)
         self.max_open_reads = collection.config.max_open_reads

@@ -46,6 +46,7 @@ COMMANDS = {
     "list": (b"wait ~l %b", b"OK"),
     "leases of a queue": (b"leases by=me %b", b"END"),
     "leases": (b"leases by=me", b"END"),
+    "present": (b"present me 100", b"OK"),
     "peek": (b"get %b/peek", b"END"),
     "flush": (b"flush %b", b"END"),
     "flush and count": (b"flush %b/count", b"0"),
@@ -64,7 +65,7 @@ GETS = {"get", "gets", "open", "close", "abort", "lease", "confirm", "extend", "
 GETS |= {"leases of a queue", "list"}
 PUTS = {"put", "put quietly", "put later", "put once", "add", "cancel"}
 SERVERS = {"flush_all", "flush_all_expired", "dump_config", "reload"}
-FREE = {"stats", "version", "leases"}
+FREE = {"stats", "version", "leases", "present"}
 MAY = {
     "putter": PUTS,
     "getter": GETS,
@@ -185,6 +186,23 @@ def test_only_leases_from_queues_that_one_may_get_from_are_listed(connect, king)
     assert listed == {"getter": names[:2], "king": names, "putter": [], "peeper": [], "admin": []}
     client = logged_in(connect, "getter")
     client.do(b"leases by=me secret", b"CLIENT_ERROR not allowed: get on 'secret'\r\n")
+
+
+def test_whoever_is_gone_ends_leases_only_of_queues_that_they_may_get_from(connect, king):
+    names = ["orders-gone", "secret-gone"]
+    for name in names:
+        king.put(name, b"x")
+        king.ask(b"gets %b/open/lease=60000/by=gone\r\n" % name.encode(), b"VALUE %b/" % name.encode())
+        king.read_until(b"END\r\n")
+    client = logged_in(connect, "getter")
+    client.do(b"present gone 50", b"OK\r\n")
+    client.close()
+    assert king.get("orders-gone/t=30000") == b"x"
+    assert king.get("secret-gone/t=100") is None
+    client = logged_in(connect, "king")
+    client.do(b"present gone 50", b"OK\r\n")
+    client.close()
+    assert king.get("secret-gone/t=30000") == b"x"
 
 
 def test_noreply_keeps_a_refusal_quiet_too(connect, king):

@@ -43,10 +43,11 @@ LEASES: Final = 32  # what a holder has
 FLUSH_COUNTED: Final = 33  # a FLUSH whose answer is the number of items
 LIST_QUEUES: Final = 34  # a connection's list of queues is made, gets longer or is dropped
 LEASE_LISTED: Final = 35  # of the queues of such a list, the first that has an item
-CONFIRM: Final = 36  # this and the following kinds: in a batch, their token follows
-EXTEND: Final = 37
-GIVE_BACK: Final = 38
-FAIL: Final = 39
+PRESENT: Final = 36  # a holder is present through this connection
+CONFIRM: Final = 37  # this and the following kinds: in a batch, their token follows
+EXTEND: Final = 38
+GIVE_BACK: Final = 39
+FAIL: Final = 40
 
 STORED: Final = b"STORED\r\n"
 NOT_STORED: Final = b"NOT_STORED\r\n"
@@ -68,9 +69,9 @@ class Command:
     keeps the reader of that name. `sees` tests which queues the sender may know of, None = all; `may_create` is True
     if the sender may create the queue, `may_delete` if they may delete it. `lease_ms` is the duration of a lease;
     `delay_ms` the time until an item that is put or given back is due; `item_key` the text after `key=`, `reason=` or
-    `by=`, of a DECLARE all of its options, or the key of a binding, of which an UNBIND_ALL has the exchange only. Of a
-    LEASE_LISTED `name` is that of the list, `key` has the options that its queues are leased from with, and `words` all
-    options.
+    `by=`, of a PRESENT the holder's name, of a DECLARE all of its options, or the key of a binding, of which an
+    UNBIND_ALL has the exchange only. `delay_ms` of a PRESENT is the time of absence. Of a LEASE_LISTED `name` is that
+    of the list, `key` has the options that its queues are leased from with, and `words` all options.
     """
 
     __slots__ = (

@@ -511,6 +511,8 @@ class Handler(LeaseCommands):
             self._tell(dump_config_report(state.collection, has_origins=has_origins))
         elif kind == wire.LEASES:
             self._list_leases(command)
+        elif kind == wire.PRESENT:
+            self._be_present(command)
         elif kind == wire.QUIT:
             self.quit()
         elif kind == wire.SHUTDOWN:

@@ -7,6 +7,7 @@ from kestreld.errors import JournalCorrupt, JournalFailed, KestrelError, QueueNo
 from kestreld.journal.records import item_flags
 from kestreld.queues import leases
 from kestreld.queues.item import ITEM_HEADER_BYTES
+from kestreld.queues.presence import Present
 from kestreld.queues.reader import Reader
 from kestreld.queues.reports import leases_report
 from kestreld.queues.waiters import OPEN
@@ -25,6 +26,8 @@ _join: Final = b"".join
 
 class LeaseCommands(TableCommands):
     """Execution of commands that lease items, or are about leases."""
+
+    present: Present | None = None  # who is present through the connection; few sessions set this, as `late`
 
     def __init__(self, state: ServerState, *, strict: bool) -> None:
         super().__init__(state, strict=strict)
@@ -213,6 +216,23 @@ class LeaseCommands(TableCommands):
                 raise reader.queue.stopped
             readers = [reader] if reader is not None else []
         self._tell(leases_report(collection.clock, readers, command.item_key.decode(), command.sees))
+
+    def _be_present(self, command: Command) -> None:
+        """Have a holder be present through this connection, in place of any other; without a time, nobody."""
+        presence, before = self.state.presence, self.present
+        self.present = None
+        if command.delay_ms:
+            self.present = Present(command.item_key.decode(), command.delay_ms, command.sees)
+            presence.enter(self.present)
+        if before is not None:
+            presence.leave(before if command.delay_ms else before._replace(absence_ms=0))
+        self.out.append(wire.OK)
+
+    def disconnect(self) -> None:
+        super().disconnect()
+        if self.present is not None:
+            present, self.present = self.present, None
+            self.state.presence.leave(present)
 
     def undelivered(self, reader: Reader, token: int) -> None:
         """Give back the item of a lease whose reply never left the server."""

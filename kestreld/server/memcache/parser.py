@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from kestreld.checks import holder_problem, reason_problem
+from kestreld.checks import ABSENCE_MS_MAX, holder_problem, reason_problem
 from kestreld.config.config import Compat, QueueConfig
 from kestreld.config.queue_names import queue_name_problem
 from kestreld.queues.bindings import EMPTY, WORD_BYTES_MAX, binding_key, decoded, encoded_word
@@ -464,6 +464,8 @@ class MemcacheParser(Parser):
             return self._parse_leases(words)
         if verb == b"wait" and not self._strict:
             return self._parse_wait(words)
+        if verb == b"present" and not self._strict:
+            return self._parse_present(words)
         if verb == b"declare" and not self._strict:
             return self._parse_declare(words)
         if verb in _BARE:
@@ -727,6 +729,18 @@ class MemcacheParser(Parser):
             command.key, command.name = words[2], words[2].decode("latin-1")
             if not command.name:
                 return self._refuse("empty queue name")
+        return self._surplus(words[0], words[3:]) or command
+
+    def _parse_present(self, words: list[bytes]) -> Command:
+        """Parse `present NAME MS`: a holder is present, and its leases end after so many ms of absence."""
+        if len(words) < 3 or not words[2].isdigit() or len(words[2]) > 19:
+            return self._refuse("present needs the name of a holder and a number of milliseconds")
+        command = Command(wire.PRESENT)
+        command.item_key, command.delay_ms = words[1], int(words[2])
+        if problem := holder_problem(command.item_key.decode("latin-1")):
+            return self._refuse(f"present needs a name that {problem}")
+        if command.delay_ms > ABSENCE_MS_MAX:
+            return self._refuse(f"present allows at most {ABSENCE_MS_MAX} milliseconds of absence")
         return self._surplus(words[0], words[3:]) or command
 
     def _read_reason(self, command: Command, encoded: bytes) -> str:

@@ -55,8 +55,8 @@ def checker(account: Account) -> Callable[[Command], Command]:
         if kind == wire.LEASES and not command.name:
             command.sees = partial(account.may, Right.GET)
             return command
-        if kind == wire.LEASE_LISTED:
-            command.sees = partial(account.may, Right.GET)  # rights may have changed since the list was made
+        if kind in (wire.LEASE_LISTED, wire.PRESENT):
+            command.sees = partial(account.may, Right.GET)  # rights may have changed when it counts
             return command
         if kind in (wire.GET_MANY, wire.LEASE_FIRST, wire.LIST_QUEUES):
             for part in command.parts:

@@ -55,6 +55,7 @@ LINES: dict[tuple[str, str], tuple[bytes, ...]] = {
     },
 }
 FREE = {wire.VERSION, wire.STATS, wire.DUMP_STATS, wire.DUMP_JOB_QUEUES, wire.BINDINGS, wire.QUIT, wire.REPLY}
+FREE.add(wire.PRESENT)  # leases end on queues that the user may get from, once the holder is gone
 FREE.add(wire.LEASE_LISTED)  # it requires the right on each queue of the list when it is carried out
 COMBINED = ("create", "all")
 
