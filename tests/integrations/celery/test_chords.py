@@ -12,7 +12,8 @@ import pytest
 from celery import Celery
 
 from kestreld.client import KestrelCluster
-from tests.integrations.celery.workers import Attempt, attempts, ended, running_worker
+from tests.integrations.celery.executions import Attempt, attempts, ended
+from tests.integrations.celery.workers import running_worker
 from tests.support.daemon import ROOT, Daemon, running_daemon
 from tests.support.process import environment
 from tests.support.waiting import until
