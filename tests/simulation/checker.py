@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
+from tests.simulation.counts import Counts
 from tests.simulation.history import Connection, Delivery, Life, Put
-from tests.simulation.lists import Lists
 from tests.simulation.requests import reason_of
 from tests.simulation.times import A_TICK_US
 
@@ -26,7 +26,7 @@ class _Wait:
     until_us: int
 
 
-class Checker(Lists):
+class Checker(Counts):
     """`violations` of one history."""
 
     def violations(self) -> list[str]:
@@ -42,6 +42,7 @@ class Checker(Lists):
                 if self._rules.has_times:
                     self._check_times(reader, put, deliveries)
                     self._check_cancelled(reader, put, deliveries)
+                    self._check_counted(reader, put, deliveries)
             if reader not in self._history.undone:  # what was put back has come behind what was put since
                 self._check_order(reader, puts)
         self._check_nothing_lost()

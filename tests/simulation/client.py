@@ -21,7 +21,7 @@ from tests.simulation.history import (
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.schedule import Schedule
 
-VALUE: Final = re.compile(rb"VALUE (\S+) (\d+) (\d+)(?: (\d+))?\r\n")
+VALUE: Final = re.compile(rb"VALUE (\S+) (\d+) (\d+)(?: (\d+)(?: (\d+))?)?\r\n")
 NUMBER: Final = re.compile(rb"(\d+):")
 INSIDE_OTHERS: Final = b"phantom"  # the data of a record that stands in the data of some items
 LINE: Final = re.compile(rb"\r\n")
@@ -266,6 +266,9 @@ class Talk:
             self._history.deliveries.append(delivery)
         if request.lease_ms:
             delivery.token, delivery.lease_ms = int(value[4]), request.lease_ms
+            delivery.deliveries = int(value[5]) if value[5] else -1
+            if (value[5] is not None) != (b"/deliveries" in request.text):
+                self._complain(f"{request.text!r} was answered with {value[0]!r}")
             if put.number:
                 self._history.leases.append(delivery)
         elif request.opens:

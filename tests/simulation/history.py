@@ -118,6 +118,7 @@ class Delivery:
     was_given_back: bool = False  # maybe before it was served: its client could not have ended it any more
     token: int = 0  # of a lease, which only `close` is an ending of
     lease_ms: int = 0
+    deliveries: int = -1  # that it was said to have had before; -1 = nobody asked
     changes: list[LeaseChange] = field(default_factory=list)
 
     @property

@@ -487,6 +487,16 @@ def lists_take_no_turns() -> AbstractContextManager[Any]:
     return patch.object(QueueList, "after", lambda self, name: None)
 
 
+def deliveries_forgotten_by_a_start() -> AbstractContextManager[Any]:
+    """The numbers of an item's attempts go on after a start, and how often it was delivered does not."""
+    go_on_from = Held.go_on_from
+
+    def forgetful(self: Held, one: int, attempt: int, deliveries: int, *, is_over: bool) -> None:
+        go_on_from(self, one, attempt, -is_over, is_over=is_over)
+
+    return patch.object(Held, "go_on_from", forgetful)
+
+
 def parents_do_not_pass_on() -> AbstractContextManager[Any]:
     """The journal does not say that a `fanout_only` parent is done with what is put."""
     return patch.object(Queue, "_passed_on", lambda self, feeder, first_new_id, now_ms: b"")
@@ -536,6 +546,7 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "declaration-not-written": declarations_are_not_written,
     "list-waits-at-first": lists_wait_at_their_first_queue,
     "list-takes-no-turns": lists_take_no_turns,
+    "deliveries-forgotten": deliveries_forgotten_by_a_start,
     "feed-not-passed-on": parents_do_not_pass_on,
 }
 
@@ -580,5 +591,6 @@ SEEN_BY: Final = {
     "declaration-not-written": 30_000_000,
     "list-waits-at-first": 1_500_000_028,
     "list-takes-no-turns": 1_500_000_001,
+    "deliveries-forgotten": 1_500_000_008,
     "feed-not-passed-on": 1_500_000_010,
 }

@@ -48,6 +48,7 @@ def lease(name: str, lease_ms: int, wait_ms: int = 0) -> Request:
 
 
 LIST: Final = "~all"  # of a connection
+ASKS_MS: Final = (40, 200, 3000)  # leases so long ask how often their item was delivered before
 
 
 def enlist(names: list[str], told: Callable[[bytes], None]) -> Request:
@@ -56,8 +57,9 @@ def enlist(names: list[str], told: Callable[[bytes], None]) -> Request:
 
 
 def lease_listed(lease_ms: int, wait_ms: int = 0, *, takes_turns: bool, by: str = "") -> Request:
-    """A GETS that leases an item from a queue of the connection's list."""
+    """A GETS that leases an item from a queue of the connection's list; some ask how often it was delivered before."""
     options = f"/t={wait_ms}" * bool(wait_ms) + "/turn" * takes_turns + f"/by={by}" * bool(by)
+    options += "/deliveries" * (lease_ms in ASKS_MS)
     text = f"gets {LIST}/open/lease={lease_ms}{options}\r\n".encode()
     listed = Listed(takes_turns, wait_ms)
     return Request("read", "", text, takes=True, opens=True, lease_ms=lease_ms, listed=listed)
