@@ -12,6 +12,7 @@ from kestreld.client.absence import now_ms
 from kestreld.client.heartbeat import pauses_ms
 from kestreld.client.items import EXPIRY_RELATIVE_S_MAX, OpenItem
 from kestreld.client.queue_talks import QueueTalks, Talk
+from kestreld.client.replies import Reply
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, ServerRefused, ServersAway
 from kestreld.integrations.celery.bindings import Binding
@@ -25,6 +26,7 @@ _HOLDER: Final = re.compile(r"[^!-.0-~]")
 RETURNED_MAX: Final = 10_000
 LATE_MS: Final = 3000  # an acknowledgement without an answer: the connection is lost
 DELAY_MS_MAX: Final = 365 * 86_400_000  # of a server that is not configured otherwise
+_TOO_LATE: Final = re.compile(r"delay= allows at most (\d+) \(max_delay\)")
 
 
 class Broker:
@@ -37,6 +39,7 @@ class Broker:
         self.settings = settings
         self.defers = False  # True = what ends leases is sent by `flush`
         self._returned: dict[tuple[bytes, int], None] = {}  # items that were given back, the last ones
+        self._delay_ms_max: dict[bytes, int] = {}  # of queues that have refused a delay
         self.wire = self._new_wire()
         self.keeper = LeaseKeeper(self._new_wire(), settings.lease_ms, alive, self._look)
         host = _HOLDER.sub("_", socket.gethostname())[:30]
@@ -78,15 +81,36 @@ class Broker:
     # Messages
 
     def put(self, queue: bytes, data: bytes, key: str, *, delay_ms: int = 0, expire_ms: int = 0) -> None:
-        """Put an item, once for its key. Raises ChannelError if it is refused."""
-        delay_ms = min(delay_ms, DELAY_MS_MAX)
+        """Put an item, once for its key. Raises ChannelError if it is refused.
+
+        It is delivered after `delay_ms`, or the longest delay that its queue allows.
+        """
         expire_s = -(-(delay_ms + expire_ms) // 1000) if expire_ms else 0
         if expire_s > EXPIRY_RELATIVE_S_MAX:
             expire_s += Clock().wall_ms // 1000
         item_key = key.encode()
-        if not self._ask(lambda talks: talks.put(queue, data, expire_s, delay_ms=delay_ms, item_key=item_key)):
+
+        def put(talks: QueueTalks) -> Talk[bool]:
+            return talks.put(queue, data, expire_s, delay_ms=self._allowed_ms(queue, delay_ms), item_key=item_key)
+
+        try:
+            is_stored = self._ask(put)
+        except ServerRefused as refused:
+            if not self._has_limited(queue, refused.reason):
+                raise
+            is_stored = self._ask(put)
+        if not is_stored:
             words = f"refused a message of {len(data)} bytes: the queue is full, or max_item_size is less"
             raise ChannelError(f"queue {queue.decode('utf-8', 'replace')!r}: {self.settings.address} {words}")
+
+    def _allowed_ms(self, queue: bytes, delay_ms: int) -> int:
+        return min(delay_ms, self._delay_ms_max.get(queue, DELAY_MS_MAX))
+
+    def _has_limited(self, queue: bytes, reason: str) -> bool:
+        """True if a delay was refused as too long; from now on the queue gets none that is longer than it allows."""
+        if found := _TOO_LATE.search(reason):
+            self._delay_ms_max[queue] = int(found[1])
+        return found is not None
 
     def get(self, queue: bytes) -> Leased | None:
         """Lease the next item, without waiting for one."""
@@ -119,7 +143,7 @@ class Broker:
         self._returned[held.item] = None
         if len(self._returned) > RETURNED_MAX:
             del self._returned[next(iter(self._returned))]
-        delay = b"/delay=%d" % delay_ms if delay_ms else b""
+        delay = b"/delay=%d" % self._allowed_ms(held.queue, delay_ms) if delay_ms else b""
         self._end(held, b"touch %b/%d%b 0\r\n" % (held.queue, held.token, delay), consumption)
 
     def _end(self, held: HeldItem, command: bytes, consumption: Consumption | None) -> None:
@@ -132,7 +156,15 @@ class Broker:
         if not wire.is_open:
             self.keeper.finish(end)
             return
-        wire.ask(command, lambda reply, header: self.keeper.answered(end, reply))
+
+        def ended(reply: Reply | None, header: bytes) -> None:
+            if isinstance(reply, bytes) and self._has_limited(held.queue, reply.decode("latin-1")):
+                end.command = b"touch %b/%d/delay=%d 0" % (held.queue, held.token, self._delay_ms_max[held.queue])
+                self.keeper.finish(end)
+            else:
+                self.keeper.answered(end, reply)
+
+        wire.ask(command, ended)
         if not self.defers:
             wire.flush()
 

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +23,7 @@ from kestreld.integrations.celery.consumption import Consumption
 from kestreld.integrations.celery.leases import End, LeaseKeeper
 from kestreld.integrations.celery.names import name_of, queue_of
 from kestreld.integrations.celery.wire import Wire, wait_for
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, running_daemon
 from tests.support.peer import Exchange, scripted_peer
 from tests.support.waiting import PATIENCE_S, until
 
@@ -491,3 +493,27 @@ def test_a_task_that_is_not_due_is_cancelled_by_its_result(server: Daemon) -> No
     once = [app.send_task("f", task_id="17", once=True, queue="cancelled") for _ in range(2)]
     assert not cancel(once[0], "cancelled")
     assert figures(server, "cancelled")["items"] == 1
+
+
+def put_for(queue: Any, seconds: float) -> None:
+    eta = datetime.now(UTC) + timedelta(seconds=seconds)
+    queue.put(1, headers={"eta": eta.isoformat()})
+
+
+def test_a_task_for_later_than_a_queue_allows_waits_as_long_as_it_allows_and_then_again(tmp_path: Path) -> None:
+    """A task that is due within a second is delivered: Celery waits for its time."""
+    with running_daemon(tmp_path, "max_delay=700ms") as daemon, kombu.Connection(f"kestrel://{daemon.address}") as own:
+        with own.SimpleQueue("later") as queue:
+            since = time.monotonic()
+            put_for(queue, 2.2)
+            message = queue.get(timeout=10)
+            assert 1.2 <= time.monotonic() - since < 2.2
+            message.ack()
+
+
+def test_a_task_for_the_year_after_next_is_kept(server: Daemon, connect: Connect) -> None:
+    with connect().SimpleQueue("years") as queue:
+        put_for(queue, 800 * 86_400)
+        found = figures(server, "years")
+        assert found["delayed"] == 1
+        assert 364 < int(found["next_due_ms"]) / 86_400_000 <= 365
