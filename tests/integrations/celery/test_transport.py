@@ -502,13 +502,16 @@ def put_for(queue: Any, seconds: float) -> None:
 
 def test_a_task_for_later_than_a_queue_allows_waits_as_long_as_it_allows_and_then_again(tmp_path: Path) -> None:
     """A task that is due within a second is delivered: Celery waits for its time."""
-    with running_daemon(tmp_path, "max_delay=700ms") as daemon, kombu.Connection(f"kestrel://{daemon.address}") as own:
-        with own.SimpleQueue("later") as queue:
-            since = time.monotonic()
-            put_for(queue, 2.2)
-            message = queue.get(timeout=10)
-            assert 1.2 <= time.monotonic() - since < 2.2
-            message.ack()
+    with (
+        running_daemon(tmp_path, "max_delay=700ms") as daemon,
+        kombu.Connection(f"kestrel://{daemon.address}") as connection,
+        connection.SimpleQueue("later") as queue,
+    ):
+        since = time.monotonic()
+        put_for(queue, 2.2)
+        message = queue.get(timeout=10)
+        assert 1.2 <= time.monotonic() - since < 2.2
+        message.ack()
 
 
 def test_a_task_for_the_year_after_next_is_kept(server: Daemon, connect: Connect) -> None:
