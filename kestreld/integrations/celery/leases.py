@@ -212,10 +212,6 @@ def start_thread(run: Callable[[], None]) -> None:
         from gevent import monkey
 
         start = monkey.get_original("_thread", "start_new_thread")
-    elif "eventlet.patcher" in sys.modules:
-        from eventlet import patcher
-
-        start = patcher.original("_thread").start_new_thread
     else:
         from _thread import start_new_thread as start
     start(run, ())

@@ -38,6 +38,7 @@ class Transport(base.Transport):
 
     def __init__(self, client: Any, **options: Any) -> None:
         super().__init__(client, **options)
+        _refuse_eventlet()
         key_beats(self.driver_type)  # before the first message of a beat, which has a connection of its own
         let_mingle(self.driver_type)
         self.settings = settings_of(client, tls=self._tls)
@@ -236,3 +237,14 @@ class TlsTransport(Transport):
 
 def _wake() -> None:
     """Called by a timer of the loop, which ticks afterwards."""
+
+
+def _refuse_eventlet() -> None:
+    """Raise NotImplementedError where eventlet has patched Python.
+
+    Its locks fail between threads of the system ("Cannot switch to a different thread"), of which the one that extends
+    leases is one, and `select.poll` is gone.
+    """
+    patcher = sys.modules.get("eventlet.patcher")
+    if patcher is not None and patcher.is_monkey_patched("thread"):
+        raise NotImplementedError("kestrel:// does not work with eventlet: use the pool gevent, threads or prefork")

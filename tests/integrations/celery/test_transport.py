@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -520,3 +521,15 @@ def test_a_task_for_the_year_after_next_is_kept(server: Daemon, connect: Connect
         found = figures(server, "years")
         assert found["delayed"] == 1
         assert 364 < int(found["next_due_ms"]) / 86_400_000 <= 365
+
+
+def test_eventlet_is_refused() -> None:
+    pytest.importorskip("eventlet", reason="needs eventlet")
+    program = (
+        "import eventlet; eventlet.monkey_patch();"
+        "import kombu, kestreld.integrations.celery;"
+        "kombu.Connection('kestrel://').connect()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "NotImplementedError: kestrel:// does not work with eventlet: use" in done.stderr
