@@ -12,10 +12,11 @@ from kestreld.errors import ConnectionLost, KestrelError, ServerRefused, Servers
 from kestreld.integrations.celery.leases import HeldItem, LeaseKeeper
 from kestreld.integrations.celery.wire import NO_ANSWER, Wire
 
-WAIT_MS: Final = 1000  # a wait on the server, which is its ping as well
+WAIT_MS: Final = 750  # a wait on the server, which is its ping as well
 LATE_MS: Final = 1000  # that much later it counts as lost
 BATCH_MAX: Final = 64  # items asked for at once
-CONNECT_S: Final = 2.0
+CONNECT_S: Final = 1.0  # as long as for any answer,
+CONNECT_SECURED_S: Final = 2.0  # or with TLS or a login, whose part many clients that come back at once wait for
 _LIST: Final = b"~celery"
 _OLDER: Final = b"CLIENT_ERROR by= needs a name"  # the answer of a server that takes /deliveries for part of a name
 _log: Final = logging.getLogger("kestreld.celery")
@@ -155,14 +156,15 @@ class Consumption:
         if now < self._next_try_at_ms:
             return False
         try:
-            self.wire.open(CONNECT_S)
+            self.wire.open(CONNECT_SECURED_S if self.wire.is_secured else CONNECT_S)
         except (ServersAway, ConnectionLost, ServerRefused):
             if not self._away_since_ms:
                 self._away_since_ms = now
                 _log.warning("%s: connection lost: %s; trying again", self.wire.address, self.wire.why_lost)
             if now - self._away_since_ms >= self._outage_s * 1000:
                 raise
-            self._next_try_at_ms = now_ms() + self._pause_ms
+            # A server that did not answer has had its pause.
+            self._next_try_at_ms = max(now + self._pause_ms, now_ms() + AGAIN_MS)
             self._pause_ms = min(2 * self._pause_ms, AGAIN_MS_MAX // 2)
             return False
         if self._away_since_ms:

@@ -21,7 +21,7 @@ from kestreld.integrations.celery.settings import settings_of
 from kestreld.integrations.celery.wire import Wire, readable
 from kestreld.integrations.celery.workers import is_in_soft_shutdown, let_mingle
 
-TICK_S: Final = 0.5  # how often an event loop looks at what is late
+TICK_S: Final = 0.25  # how often an event loop looks at what is late
 SLOW_MS: Final = 2  # a callback that took longer than that has executed a task: what it has to say comes first
 
 

@@ -10,7 +10,7 @@ from threading import RLock
 from typing import Final, TypeVar
 
 from kestreld.client.absence import now_ms
-from kestreld.client.access import RECEIVE_BYTES, Login, Socket, connect, finish_sending
+from kestreld.client.access import RECEIVE_BYTES, Login, ServerAddress, Socket, connect, finish_sending
 from kestreld.client.calls import carry_out
 from kestreld.client.queue_talks import UNAUTHENTICATED, Answer, QueueTalks, Request, Talk
 from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
@@ -62,6 +62,11 @@ class Wire:
     @property
     def is_open(self) -> bool:
         return self._socket is not None
+
+    @property
+    def is_secured(self) -> bool:
+        """True if a connection takes TLS or a login."""
+        return bool(self._login.user) or self._login.uses_tls(ServerAddress.parse(self.address))
 
     @property
     def is_idle(self) -> bool:

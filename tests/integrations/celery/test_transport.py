@@ -20,7 +20,7 @@ from kombu.exceptions import ChannelError
 
 from kestreld.client import KestrelCluster
 from kestreld.client.access import Login
-from kestreld.integrations.celery.consumption import Consumption
+from kestreld.integrations.celery.consumption import WAIT_MS, Consumption
 from kestreld.integrations.celery.leases import End, LeaseKeeper
 from kestreld.integrations.celery.names import name_of, queue_of
 from kestreld.integrations.celery.wire import Wire, wait_for
@@ -459,8 +459,8 @@ def test_a_server_that_does_not_count_deliveries_is_not_asked_again() -> None:
     script = [
         Exchange(b"version\r\n", b"VERSION 1.0.0\r\n"),
         Exchange(b"wait ~celery work\r\n", b"OK\r\n"),
-        Exchange(asked + b"/deliveries/t=1000\r\n", older),
-        Exchange(asked + b"/t=1000\r\n", b"VALUE work/open/lease=60000/by=me.1/t=1000 0 3 17\r\njob\r\nEND\r\n"),
+        Exchange(asked + b"/deliveries/t=%d\r\n" % WAIT_MS, older),
+        Exchange(asked + b"/t=%d\r\n" % WAIT_MS, b"VALUE work/open/lease=60000 0 3 17\r\njob\r\nEND\r\n"),
     ]
     with scripted_peer(script) as peer:
         wire = Wire(peer.address, Login(), 5)

@@ -79,10 +79,9 @@ def test_a_task_that_had_ended_when_its_worker_died_is_recognized_by_its_result(
 ) -> None:
     with running_daemon(tmp_path / "server") as daemon:
         broker, options = f"kestrel://{daemon.address}", {"lease_s": 1}
-        conf = {
-            "worker_deduplicate_successful_tasks": deduplicates,
-            "result_backend": f"db+sqlite:///{tmp_path}/results.sqlite",
-        }
+        results = tmp_path / "results"
+        results.mkdir()
+        conf = {"worker_deduplicate_successful_tasks": deduplicates, "result_backend": f"file://{results}"}
         send_task(daemon, "unacknowledged", 1)
         with running_worker(tmp_path, broker, concurrency=1, options=options, **conf) as worker:
             assert worker.process.wait(60) == -signal.SIGKILL
