@@ -3,11 +3,12 @@
 import re
 import select
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from kestreld import checks
 from kestreld.client.calls import carry_out
@@ -178,6 +179,21 @@ def set_tcp_options(connected: socket.socket) -> None:
     """Set what every TCP connection of a client has. Raises OSError."""
     for level, option, value in _TCP_OPTIONS:
         connected.setsockopt(level, option, value)
+
+
+def limit_waits(connected: Socket, seconds: float) -> None:
+    """Set a time-out, which ends in TimeoutError or BlockingIOError.
+
+    The kernel watches that of a plain socket: Python polls before each call on a socket with a time-out of its own.
+    """
+    if type(connected).__module__ != "socket":  # TLS, or greenlets
+        connected.settimeout(seconds)
+        return
+    plain = cast(socket.socket, connected)
+    plain.settimeout(None)
+    span = struct.pack("ll", *divmod(max(1, round(seconds * 1_000_000)), 1_000_000))  # 0 would be no time-out
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        plain.setsockopt(socket.SOL_SOCKET, option, span)
 
 
 def log_in(connected: Socket, server: str, login: Login) -> None:

@@ -10,7 +10,7 @@ from threading import RLock
 from typing import Final, TypeVar
 
 from kestreld.client.absence import now_ms
-from kestreld.client.access import RECEIVE_BYTES, Login, ServerAddress, Socket, connect, finish_sending
+from kestreld.client.access import RECEIVE_BYTES, Login, ServerAddress, Socket, connect, finish_sending, limit_waits
 from kestreld.client.calls import carry_out
 from kestreld.client.queue_talks import UNAUTHENTICATED, Answer, QueueTalks, Request, Talk
 from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
@@ -87,7 +87,7 @@ class Wire:
                 connected = connect(self.address, self._login, limit_s)
             except OSError as error:
                 raise ServersAway({self.address: reason_of(error)}) from error
-            connected.settimeout(limit_s)
+            limit_waits(connected, limit_s)
             self._socket = connected
             self._is_tls = hasattr(connected, "pending")
             self._parser = ReplyParser(keeps_headers=True)
@@ -151,7 +151,7 @@ class Wire:
                 while self._is_tls and connected.pending():  # type: ignore[attr-defined]
                     data += connected.recv(RECEIVE_BYTES)
                 replies = self._parser.feed(data)
-            except TimeoutError:
+            except (TimeoutError, BlockingIOError):
                 self.lose(NO_ANSWER)
                 return
             except OSError as error:

@@ -11,6 +11,7 @@ import pytest
 
 import kestreld.integrations.celery  # noqa: F401 - as a program of Kombu's without Celery does
 from kestreld.client import KestrelCluster
+from kestreld.errors import ConnectionLost
 from tests.integrations.celery.way import Way
 from tests.support.daemon import Daemon
 from tests.support.waiting import until
@@ -89,6 +90,19 @@ def test_a_message_whose_delivery_was_lost_comes_again_soon_and_not_as_failed(ow
             assert time.monotonic() - since < 5
         assert got == [(1, None)]
     assert figures(own_server, "lost-delivery")["leases_expired"] == 0
+
+
+def test_a_publish_that_is_not_answered_is_given_up_in_time(own_server: Daemon, way: Way) -> None:
+    url, options = f"kestrel://127.0.0.1:{way.port}", {"publish_outage_s": 0}
+    with kombu.Connection(url, connect_timeout=1, transport_options=options) as connection:
+        producer = connection.Producer()
+        producer.publish(1, routing_key="silent-publish")
+        way.is_silent = True
+        with pytest.raises(ConnectionLost, match="no answer in time"):
+            producer.publish(2, routing_key="silent-publish")
+        way.is_silent = False
+        producer.publish(3, routing_key="silent-publish")
+    assert figures(own_server, "silent-publish")["items"] == 2
 
 
 @pytest.mark.long
