@@ -60,9 +60,7 @@ class Broker:
 
     def _look(self) -> None:
         """Called by the keeper now and then: what no loop sends or reads may wait no longer."""
-        self.flush()
-        self.wire.receive_if_ready()
-        self.wire.check(LATE_MS)
+        self.wire.look_after(LATE_MS)
 
     def _new_wire(self) -> Wire:
         return Wire(self.settings.address, self.settings.login, self.settings.timeout_s)

@@ -13,7 +13,7 @@ from kestreld.integrations.celery.leases import HeldItem, LeaseKeeper
 from kestreld.integrations.celery.wire import NO_ANSWER, Wire
 
 WAIT_MS: Final = 750  # a wait on the server, which is its ping as well
-LATE_MS: Final = 1000  # that much later it counts as lost
+LATE_MS: Final = 1000  # if nothing comes for that much longer it counts as lost
 BATCH_MAX: Final = 64  # items asked for at once
 CONNECT_S: Final = 1.0  # as long as for any answer,
 CONNECT_SECURED_S: Final = 2.0  # or with TLS or a login, whose part many clients that come back at once wait for
@@ -74,7 +74,7 @@ class Consumption:
             raise problem
         now = now_ms()
         if self._open_requests:
-            if now > self._asked_at_ms + WAIT_MS + LATE_MS:
+            if now > max(self._asked_at_ms, self.wire.heard_at_ms) + WAIT_MS + LATE_MS:
                 self.wire.lose(NO_ANSWER)
             return
         if free <= 0 or not self.queues or not self._connected(now):
@@ -140,7 +140,7 @@ class Consumption:
             self._problem = self._problem or refusal(self.wire.address, reply, b"gets", header)
         elif reply:
             words = header.split(b" ")
-            held = HeldItem(words[1].partition(b"/")[0], int(words[4]), now_ms())
+            held = HeldItem(words[1].partition(b"/")[0], int(words[4]), self._asked_at_ms)
             self._keeper.hold(held)
             self.ready.append(Leased(held, reply[0], int(words[5]) if len(words) > 5 else None))
         else:

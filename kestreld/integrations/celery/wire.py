@@ -4,6 +4,8 @@ What is sent and what replies mean is the client's: see QueueTalks.
 """
 
 import select
+import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from threading import RLock
@@ -22,12 +24,14 @@ T = TypeVar("T")
 # Called with a reply and the header of the item in it; with None if the connection was lost before.
 Sink = Callable[[Reply | None, bytes], None]
 NO_ANSWER: Final = "no answer in time"
+SEND_BYTES: Final = 262_144  # that much at least is sent within the time-out
 
 
 class Wire:
     """A connection that is opened when it is first used, and again after it was lost.
 
-    When it is lost it is closed, and all sinks are called with None; `why_lost` has the reason. Threads may share it. A
+    Time-outs are for silence: a long request or reply lasts as long as bytes go or come. When it is lost it is closed,
+    and all sinks are called with None; `why_lost` has the reason. Threads may share it. A
     forked child gets a closed one.
     """
 
@@ -46,7 +50,7 @@ class Wire:
         self._unsent: list[bytes] = []
         self._sinks: deque[Sink] = deque()
         self._unclaimed: deque[Answer] = deque()  # further lines for a talk that has not asked for them yet
-        self._heard_at_ms = 0  # or asked, if nothing was under way
+        self.heard_at_ms = 0  # or asked, if nothing was under way: when bytes went or came last
         restart_in_child(self)
 
     def after_fork(self) -> None:
@@ -88,6 +92,9 @@ class Wire:
             except OSError as error:
                 raise ServersAway({self.address: reason_of(error)}) from error
             limit_waits(connected, limit_s)
+            if sys.platform == "linux" and connected.family != socket.AF_UNIX:
+                # Sending lasts until the rest is under way, however much the kernel would take.
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, SEND_BYTES)
             self._socket = connected
             self._is_tls = hasattr(connected, "pending")
             self._parser = ReplyParser(keeps_headers=True)
@@ -122,7 +129,7 @@ class Wire:
                 sink(*self._unclaimed.popleft())
                 return
             if not self._sinks:
-                self._heard_at_ms = now_ms()
+                self.heard_at_ms = now_ms()
             self._sinks.append(sink)
 
     def flush(self) -> None:
@@ -136,9 +143,12 @@ class Wire:
                 self.close()
                 return
             try:
-                self._socket.sendall(request)
+                for start in range(0, len(request), SEND_BYTES):
+                    self._socket.sendall(request[start : start + SEND_BYTES])
             except OSError as error:
                 self.lose(reason_of(error))
+            if len(request) > SEND_BYTES:
+                self.heard_at_ms = now_ms()
 
     def receive(self) -> None:
         """Read what has arrived and hand it to the sinks. Waits, for the time-out at most, if nothing has."""
@@ -160,7 +170,7 @@ class Wire:
             except UnparsableReply as error:
                 self.lose(f"unexpected reply: {error}")
                 return
-            self._heard_at_ms = now_ms()
+            self.heard_at_ms = now_ms()
             headers = self._parser.headers
             assert headers is not None
             for reply in replies:
@@ -184,11 +194,13 @@ class Wire:
             finally:
                 self.lock.release()
 
-    def check(self, late_ms: int) -> None:
-        """Give the connection up if an answer is late, unless another thread waits for it."""
+    def look_after(self, late_ms: int) -> None:
+        """Send and read what there is, and give the connection up if an answer is late, unless a thread is at that."""
         if self.lock.acquire(blocking=False):
             try:
-                if self._sinks and now_ms() - self._heard_at_ms > late_ms and not wait_for((self,), 0):
+                self.flush()
+                self.receive_if_ready()
+                if self._sinks and now_ms() - self.heard_at_ms > late_ms and not wait_for((self,), 0):
                     self.lose(NO_ANSWER)
             finally:
                 self.lock.release()
@@ -230,11 +242,8 @@ class Wire:
         answers: list[tuple[Reply | None, bytes]] = []
         self.ask(request.data, lambda reply, header: answers.append((reply, header)))
         self.flush()
-        until_ms = now_ms() + self._timeout_s * 1000
         while not answers:
             self.receive()
-            if not answers and now_ms() > until_ms:
-                self.lose(NO_ANSWER)
         reply, header = answers[0]
         if reply is None:
             raise ConnectionLost(self.address, self.why_lost)

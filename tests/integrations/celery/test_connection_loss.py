@@ -160,3 +160,32 @@ def test_an_acknowledgement_on_a_connection_that_fell_silent_is_repeated(own_ser
         until(lambda: figures(own_server, "silent-acks")["open_transactions"] == 0, "the acknowledgement")
     assert figures(own_server, "silent-acks")["items"] == 0
     assert len(got) == 1
+
+
+@pytest.mark.long
+def test_a_message_that_takes_its_time_on_a_slow_connection_arrives_once(own_server: Daemon) -> None:
+    way, text = Way(own_server.port, bytes_per_s=1_000_000), "x" * 4_000_000
+    with both_ways(own_server, way) as (connection, direct):
+        got: list[Any] = []
+        queue = kombu.Queue("slow")
+        direct.Producer().publish(text, routing_key="slow", declare=[queue])
+        with connection.Consumer([queue], callbacks=[lambda body, message: got.append((body, message.ack()))]):
+            drain(connection, got, 1)
+        assert got == [(text, None)]
+        until(lambda: figures(own_server, "slow")["open_transactions"] == 0, "the acknowledgement")
+    assert figures(own_server, "slow")["items"] == 0
+    way.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_get", [False, True], ids=["put", "get"])
+def test_a_request_lasts_as_long_as_bytes_go_or_come(own_server: Daemon, *, is_get: bool) -> None:
+    way, text = Way(own_server.port, bytes_per_s=1_000_000), "x" * 4_000_000
+    slow = kombu.Connection(f"kestrel://127.0.0.1:{way.port}", connect_timeout=1)
+    with slow, kombu.Connection(f"kestrel://{own_server.address}") as direct:
+        (direct if is_get else slow).SimpleQueue("slow").put(text)
+        message = (slow if is_get else direct).SimpleQueue("slow").get(block=False)
+        assert message.payload == text
+        message.ack()
+        assert slow.transport.broker.wire.opened == 1
+    way.close()

@@ -1,20 +1,28 @@
-"""A way to a server that breaks: connections through it are reset, or fall silent."""
+"""A way to a server that breaks: connections through it are reset, or fall silent, or are slow."""
 
 import socket
 import struct
 import threading
+import time
 from contextlib import suppress
 
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER that ends a connection with a reset
+BUFFER_BYTES = 65536  # of what is under way on a slow one
 
 
 class Way:
-    """Forwards a port of its own to that of a server. `is_silent`: what is sent, on any connection, is dropped."""
+    """Forwards a port of its own to that of a server. `is_silent`: what is sent, on any connection, is dropped.
 
-    def __init__(self, to_port: int) -> None:
+    `bytes_per_s` of 0 = as fast as it goes.
+    """
+
+    def __init__(self, to_port: int, bytes_per_s: int = 0) -> None:
         self.is_silent = False
         self.to_port = to_port
+        self._bytes_per_s = bytes_per_s
         self._listener = socket.create_server(("127.0.0.1", 0))
+        if bytes_per_s:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         self.port = self._listener.getsockname()[1]
         self._ends: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -53,5 +61,7 @@ class Way:
                 is_lost = is_lost or self.is_silent
                 if not is_lost:
                     to.sendall(data)
+                if self._bytes_per_s:
+                    time.sleep(len(data) / self._bytes_per_s)
         with suppress(OSError):
             to.shutdown(socket.SHUT_RDWR)
