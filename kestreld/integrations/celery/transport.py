@@ -25,10 +25,22 @@ TICK_S: Final = 0.25  # how often an event loop looks at what is late
 SLOW_MS: Final = 2  # a callback that took longer than that has executed a task: what it has to say comes first
 
 
+class Management(base.Management):
+    """What `celery list bindings` shows."""
+
+    def get_bindings(self) -> list[dict[str, str]]:
+        with self.transport.client.channel() as channel:
+            return [
+                {"destination": queue, "source": exchange, "routing_key": routing_key}
+                for queue, exchange, routing_key in channel.list_bindings()
+            ]
+
+
 class Transport(base.Transport):
     """Transport for one connection of Kombu. `channels` share it."""
 
     default_port = PORT_DEFAULT
+    Management = Management
     driver_type = "kestrel"
     driver_name = "kestreld"
     connection_errors = (ConnectionError, KestrelError, OSError)
