@@ -13,10 +13,18 @@ TYPES: Final = frozenset((DIRECT, TOPIC, FANOUT))
 Binding = tuple[bytes, bytes, bytes, bytes]  # exchange, queue, routing key, type
 
 
+def binding_of(exchange: str, queue: bytes, routing_key: str, kind: str) -> Binding:
+    return _bytes(exchange), queue, _bytes(routing_key), kind.encode()
+
+
 def destinations(bindings: Iterable[Binding], routing_key: str) -> list[bytes]:
     """Return the queues that a message with a routing key goes to, each once."""
-    key = routing_key.encode("utf-8", "surrogateescape")
+    key = _bytes(routing_key)
     return list(dict.fromkeys(queue for _, queue, bound, kind in bindings if _matches(kind.decode(), bound, key)))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _matches(kind: str, bound: bytes, routing_key: bytes) -> bool:

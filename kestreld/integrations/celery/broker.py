@@ -16,7 +16,7 @@ from kestreld.client.replies import Reply
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, ServerRefused, ServersAway
 from kestreld.integrations.celery.bindings import Binding
-from kestreld.integrations.celery.consumption import Consumption, Leased
+from kestreld.integrations.celery.consumption import Consumption, Leased, Renewals
 from kestreld.integrations.celery.leases import End, HeldItem, LeaseKeeper
 from kestreld.integrations.celery.settings import Settings
 from kestreld.integrations.celery.wire import Wire, wait_for
@@ -119,11 +119,11 @@ class Broker:
         self.keeper.hold(held)
         return Leased(held, opened.data, opened.deliveries)
 
-    def consumption(self, channel_id: int) -> Consumption:
-        """Return a wait for items, for a channel."""
+    def consumption(self, channel_id: int, renewals: Renewals) -> Consumption:
+        """Return a wait for items, for a channel. What `renewals` returns is carried out on each new connection."""
         settings = self.settings
         holder = f"{self._holder}.{channel_id}"
-        return Consumption(self._new_wire(), holder, settings.lease_ms, settings.outage_s, self.keeper)
+        return Consumption(self._new_wire(), holder, settings.lease_ms, settings.outage_s, self.keeper, renewals)
 
     def deliveries(self, leased: Leased) -> int:
         """How often the item was delivered before. Of a server that does not say, whether this transport has given it
@@ -174,7 +174,7 @@ class Broker:
 
     def declare(self, queue: bytes, options: Iterable[bytes]) -> None:
         options = list(options)
-        self._ask(lambda talks: talks.declare(queue, options))
+        self._ask(lambda talks: declared(talks, queue, options))
 
     def stats(self, queue: bytes) -> dict[str, int | str]:
         """Return the figures of a queue; empty if there is none."""
@@ -186,9 +186,8 @@ class Broker:
     def delete(self, queue: bytes) -> None:
         self._ask(lambda talks: talks.delete_queue(queue))
 
-    def bind(self, exchange: str, queue: bytes, routing_key: str, kind: str) -> None:
-        words = (_bytes(exchange), queue, _bytes(routing_key), kind.encode())
-        self._ask(lambda talks: talks.bind(*words))
+    def bind(self, binding: Binding) -> None:
+        self._ask(lambda talks: talks.bind(*binding))
 
     def unbind(self, exchange: str, queue: bytes, routing_key: str | None, kind: str = "") -> None:
         key = None if routing_key is None else _bytes(routing_key)
@@ -200,6 +199,16 @@ class Broker:
 
     def cancel(self, queue: bytes, key: str) -> bool:
         return self._ask(lambda talks: talks.cancel(queue, key.encode()))
+
+
+def declared(talks: QueueTalks, queue: bytes, options: list[bytes]) -> Talk[None]:
+    """Declare a queue, which keeps its journal if it has one: somebody has put something there since it was deleted."""
+    try:
+        yield from talks.declare(queue, options)
+    except ServerRefused as refused:
+        if not refused.reason.startswith("journal of "):
+            raise
+        yield from talks.declare(queue, [option for option in options if not option.startswith(b"journal=")])
 
 
 def _created(talks: QueueTalks, queue: bytes) -> Talk[None]:

@@ -11,9 +11,10 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
 
+from kestreld.client.queue_talks import QueueTalks, Talk
 from kestreld.clock import Clock
-from kestreld.integrations.celery.bindings import DIRECT, TYPES, destinations
-from kestreld.integrations.celery.broker import Broker
+from kestreld.integrations.celery.bindings import DIRECT, TYPES, Binding, binding_of, destinations
+from kestreld.integrations.celery.broker import Broker, declared
 from kestreld.integrations.celery.consumption import Consumption, Leased
 from kestreld.integrations.celery.leases import HeldItem
 from kestreld.integrations.celery.messages import KEY, ONCE, Message, decoded, due_in_ms, encoded, key_of_task
@@ -60,6 +61,8 @@ class Channel(StdChannel):
         self.broker = transport.broker
         self._unacked: dict[int, HeldItem] = {}
         self._tags = count(1)
+        self._declared: dict[bytes, list[bytes]] = {}  # the options of queues
+        self._bound: dict[Binding, None] = {}
         self._subscribers: dict[str, Subscriber] = {}
         self._consumption: Consumption | None = None
 
@@ -107,6 +110,8 @@ class Channel(StdChannel):
             raise ChannelError(f"exchange {exchange!r}: in use by {len(bound)} bindings")
         for _, queue, _, _ in bound:
             self.broker.unbind(exchange, queue, None)
+        for binding in bound:
+            self._bound.pop(binding, None)
         self._alive.exchanges.pop(exchange, None)
 
     def exchange_bind(self, *arguments: Any, **options: Any) -> None:
@@ -138,10 +143,11 @@ class Channel(StdChannel):
         if arguments.get("x-max-priority"):
             self._alive.priority_queues.add(key)
         if not passive:
-            declared = list(_declared(arguments, durable=durable, auto_delete=auto_delete))
+            wanted = list(_options(arguments, durable=durable, auto_delete=auto_delete))
             for one in self._levels(key):
-                if declared:
-                    self.broker.declare(one, declared)
+                if wanted:
+                    self.broker.declare(one, wanted)
+                    self._declared[one] = wanted
                 else:
                     self.broker.create(one)
         figures = [self.broker.stats(one) for one in self._levels(key)]
@@ -154,7 +160,9 @@ class Channel(StdChannel):
         if if_empty and any(self.broker.stats(one).get("items") for one in self._levels(key)):
             return
         for one in self._levels(key):
+            self._declared.pop(one, None)
             self.broker.delete(one)
+        self._bound = {binding: None for binding in self._bound if binding[1] != key}
 
     def queue_purge(self, queue: str, **options: Any) -> int:
         """Drop the messages that wait, those for later among them. Returns how many that were."""
@@ -164,13 +172,17 @@ class Channel(StdChannel):
         self, queue: str, exchange: str = "", routing_key: str = "", arguments: Any = None, **options: Any
     ) -> None:
         if exchange:
-            self.broker.bind(exchange, queue_of(queue), routing_key or "", self._type_of(exchange))
+            binding = binding_of(exchange, queue_of(queue), routing_key or "", self._type_of(exchange))
+            self.broker.bind(binding)
+            self._bound[binding] = None
 
     def queue_unbind(
         self, queue: str, exchange: str = "", routing_key: str = "", arguments: Any = None, **options: Any
     ) -> None:
         if exchange:
-            self.broker.unbind(exchange, queue_of(queue), routing_key or "", self._type_of(exchange))
+            kind = self._type_of(exchange)
+            self._bound.pop(binding_of(exchange, queue_of(queue), routing_key or "", kind), None)
+            self.broker.unbind(exchange, queue_of(queue), routing_key or "", kind)
 
     def list_bindings(self) -> Iterator[tuple[str, str, str]]:
         """Iterate over queue, exchange and routing key of all bindings."""
@@ -266,7 +278,7 @@ class Channel(StdChannel):
         if no_ack and self.no_ack_consumers is not None:
             self.no_ack_consumers.add(consumer_tag)
         if self._consumption is None:
-            self._consumption = self.broker.consumption(self.channel_id)
+            self._consumption = self.broker.consumption(self.channel_id, self._renewals)
             transport.begin(self._consumption)
         self._consumption.interrupt()
         self._consumption.queues = queues = self._consumed()
@@ -297,6 +309,19 @@ class Channel(StdChannel):
             for queue in queues
             if step == 0 or queue in prioritized
         ]
+
+    def _renewals(self, talks: QueueTalks) -> Iterator[Talk[None]]:
+        """Yield what declares and binds the consumed queues as this channel has.
+
+        While the connection was lost the server may have deleted one, and somebody else made another of its name.
+        """
+        queues = set(self._consumed())
+        for queue, options in self._declared.items():
+            if queue in queues:
+                yield declared(talks, queue, options)
+        for binding in self._bound:
+            if not queues.isdisjoint(self._levels(binding[1])):
+                yield talks.bind(*binding)
 
     @property
     def consumption(self) -> Consumption | None:
@@ -392,7 +417,7 @@ def _key_of(properties: dict[str, Any], headers: dict[str, Any]) -> str:
     return (key_of_task(headers) if is_of_task else None) or token_hex(12)
 
 
-def _declared(arguments: dict[str, Any], *, durable: bool, auto_delete: bool) -> Iterator[bytes]:
+def _options(arguments: dict[str, Any], *, durable: bool, auto_delete: bool) -> Iterator[bytes]:
     """Iterate over what is declared at the server for a queue, as its command has it."""
     expires_ms = arguments.get("x-expires") or (AUTO_DELETE_MS if auto_delete else 0)
     if expires_ms:

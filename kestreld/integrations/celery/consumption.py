@@ -2,11 +2,12 @@
 
 import logging
 from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from kestreld.client.absence import now_ms
 from kestreld.client.heartbeat import AGAIN_MS, AGAIN_MS_MAX
-from kestreld.client.queue_talks import refusal
+from kestreld.client.queue_talks import QueueTalks, Talk, refusal
 from kestreld.client.replies import Reply
 from kestreld.errors import ConnectionLost, KestrelError, ServerRefused, ServersAway
 from kestreld.integrations.celery.leases import HeldItem, LeaseKeeper
@@ -20,6 +21,10 @@ CONNECT_SECURED_S: Final = 2.0  # or with TLS or a login, whose part many client
 _LIST: Final = b"~celery"
 _OLDER: Final = b"CLIENT_ERROR by= needs a name"  # the answer of a server that takes /deliveries for part of a name
 _log: Final = logging.getLogger("kestreld.celery")
+
+
+# Returns what is carried out on each new connection but the first.
+Renewals = Callable[[QueueTalks], Iterable[Talk[None]]]
 
 
 class Leased(NamedTuple):
@@ -36,7 +41,9 @@ class Consumption:
     The connection is lost and opened again beneath it, for `outage_s`; then ServersAway or ConnectionLost is raised.
     """
 
-    def __init__(self, wire: Wire, holder: str, lease_ms: int, outage_s: float, keeper: LeaseKeeper) -> None:
+    def __init__(
+        self, wire: Wire, holder: str, lease_ms: int, outage_s: float, keeper: LeaseKeeper, renewals: Renewals
+    ) -> None:
         """`keeper` gets what has arrived, and the names under which items may be leased that never did."""
         self.wire = wire
         self.ready: deque[Leased] = deque()
@@ -47,6 +54,7 @@ class Consumption:
         self._lease_ms = lease_ms
         self._outage_s = outage_s
         self._keeper = keeper
+        self._renewals = renewals
         self._open_requests = 0
         self._batch = 1  # how many are asked for at once: more while they come
         self._has_missed = False
@@ -157,7 +165,11 @@ class Consumption:
             return False
         try:
             self.wire.open(CONNECT_SECURED_S if self.wire.is_secured else CONNECT_S)
+            if self.wire.opened > 1:
+                for talk in self._renewals(self.wire.talks):
+                    self.wire.carry_out(talk)
         except (ServersAway, ConnectionLost, ServerRefused):
+            self.wire.close()
             if not self._away_since_ms:
                 self._away_since_ms = now
                 _log.warning("%s: connection lost: %s; trying again", self.wire.address, self.wire.why_lost)

@@ -130,6 +130,40 @@ def test_a_silent_connection_is_given_up_and_consuming_goes_on(own_server: Daemo
     until(lambda: figures(own_server, "silence")["open_transactions"] == 0, "the acknowledgements")
 
 
+@pytest.mark.long
+def test_a_queue_that_was_deleted_during_an_outage_is_declared_and_bound_again(own_server: Daemon, way: Way) -> None:
+    with both_ways(own_server, way) as (connection, direct):
+        got: list[Any] = []
+        exchange = kombu.Exchange("news", "fanout")
+        queue = kombu.Queue("short-lived", exchange, expires=1)
+        with connection.Consumer([queue], callbacks=[lambda body, message: got.append((body, message.ack()))]):
+            direct.Producer().publish(1, exchange=exchange)
+            drain(connection, got, 1)
+            way.is_silent = True
+            until(lambda: not figures(own_server, "short-lived"), "the queue's end")
+            direct.default_channel.exchange_delete("news")
+            direct.Producer().publish("to a queue without settings", routing_key="short-lived")
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=3)
+            way.is_silent = False
+            drain(connection, got, 2)
+            direct.Producer().publish(3, exchange=exchange)
+            drain(connection, got, 3)
+    until(lambda: not figures(own_server, "short-lived"), "its end once nobody reads it any more")
+
+
+def test_a_queue_that_does_not_last_can_be_declared_where_somebody_has_made_one_that_does(own_server: Daemon) -> None:
+    """As workers do for commands to them, once the queue of one that was away has been deleted."""
+    with kombu.Connection(f"kestrel://{own_server.address}") as connection:
+        connection.Producer().publish(1, routing_key="commands")
+        queue = kombu.Queue("commands", durable=False, expires=1)(connection.default_channel)
+        queue.declare()
+        message = queue.get()
+        assert message.payload == 1
+        message.ack()
+    until(lambda: not figures(own_server, "commands"), "its end, as it is declared")
+
+
 def test_an_outage_that_is_too_long_is_an_error_of_the_connection(own_server: Daemon) -> None:
     url, options = f"kestrel://{own_server.address}", {"outage_s": 0.3}
     with kombu.Connection(url, transport_options=options) as connection, connection.Consumer([kombu.Queue("too-long")]):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ from celery import Celery
 
 from kestreld.client import KestrelCluster
 from tests.integrations.celery.executions import attempts, ended
+from tests.integrations.celery.way import Way
 from tests.integrations.celery.workers import running_worker
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.waiting import until
@@ -153,6 +155,29 @@ def test_a_short_outage_is_not_noticed(tmp_path: Path) -> None:
             until(lambda: is_done(daemon), "the acknowledgements")
             assert "Connection to broker lost" not in worker.log.read_text()
     assert [len(those) for those in attempts(tmp_path).values()] == [1] * 7
+
+
+@pytest.mark.parametrize("outage_s", [1, 600], ids=["seen by Celery", "not seen"])
+def test_a_worker_that_was_cut_off_until_its_control_queue_was_deleted_consumes_again(
+    tmp_path: Path, outage_s: int
+) -> None:
+    with running_daemon(tmp_path / "server") as daemon:
+        way = Way(daemon.port)
+        options = {"outage_s": outage_s}
+        with running_worker(tmp_path, f"kestrel://127.0.0.1:{way.port}", options=options) as worker:
+            pidbox = f"w@{socket.gethostname()}.celery.pidbox".replace(".", "%2E")
+            until(lambda: figures(daemon, pidbox), "the queue for commands")
+            way.is_silent = True
+            until(lambda: not figures(daemon, pidbox), "the end of the queue for commands")
+            app = Celery(broker=f"kestrel://{daemon.address}")
+            assert not app.control.inspect(timeout=1).ping()
+            if outage_s == 1:
+                until(lambda: "Connection to broker lost" in worker.log.read_text(), "Celery to notice")
+            way.is_silent = False
+            send(daemon, 1)
+            until(lambda: ended(tmp_path) == {1}, "the task")
+            until(lambda: len(app.control.inspect(timeout=3, limit=1).ping() or ()) == 1, "an answer of the worker")
+        way.close()
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])

@@ -20,7 +20,7 @@ class Worker:
     """A worker. Leads a process group of its own."""
 
     def __init__(self, folder: Path, broker: str, pool: str = "prefork", concurrency: int = 2, **conf: Any) -> None:
-        options = conf.pop("options", {})
+        options, environ = conf.pop("options", {}), conf.pop("environ", {})
         name = conf.pop("name", "w")
         self.log = folder / f"{name}-{time.monotonic_ns()}.log"
         self._ready = self.log.with_suffix(".ready")
@@ -32,6 +32,7 @@ class Worker:
             "READY": str(self._ready),
             "OPTIONS": json.dumps(options),
             "CONF": json.dumps(conf),
+            **environ,
         }
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
