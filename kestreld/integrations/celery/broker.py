@@ -3,6 +3,7 @@
 import re
 import socket
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from secrets import token_hex
 from typing import Final, TypeVar
 
@@ -16,7 +17,7 @@ from kestreld.client.replies import Reply
 from kestreld.clock import Clock
 from kestreld.errors import ConnectionLost, ServerRefused, ServersAway
 from kestreld.integrations.celery.bindings import Binding
-from kestreld.integrations.celery.consumption import Consumption, Leased, Renewals
+from kestreld.integrations.celery.consumption import CONNECT_S, Consumption, Leased, Renewals
 from kestreld.integrations.celery.leases import End, HeldItem, LeaseKeeper
 from kestreld.integrations.celery.settings import Settings
 from kestreld.integrations.celery.wire import Wire, wait_for
@@ -37,6 +38,7 @@ class Broker:
 
     def __init__(self, settings: Settings, alive: Callable[[], bool]) -> None:
         self.settings = settings
+        self._is_closed = False
         self.defers = False  # True = what ends leases is sent by `flush`
         self._returned: dict[tuple[bytes, int], None] = {}  # items that were given back, the last ones
         self._delay_ms_max: dict[bytes, int] = {}  # of queues that have refused a delay
@@ -47,10 +49,12 @@ class Broker:
 
     def connect(self) -> None:
         """Connect. Raises KestrelError at once if that fails."""
+        self._is_closed = False
         self.wire.open()
 
     def close(self) -> None:
         """Close the connection for commands; leases that are still held are kept until they are ended."""
+        self._is_closed = True
         self.wire.settle()
         self.keeper.close()
 
@@ -59,7 +63,13 @@ class Broker:
         self.wire.flush()
 
     def _look(self) -> None:
-        """Called by the keeper now and then: what no loop sends or reads may wait no longer."""
+        """Called by the keeper now and then: what no loop sends or reads may wait no longer.
+
+        A lost connection is opened again once the keeper has one: a worker that publishes nothing acknowledges over it.
+        """
+        if self.wire.opened and not self._is_closed and self.keeper.is_connected:
+            with suppress(ServersAway, ConnectionLost, ServerRefused):
+                self.wire.open(CONNECT_S)
         self.wire.look_after(LATE_MS)
 
     def _new_wire(self) -> Wire:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kestreld.client.absence import now_ms
 from kestreld.client.heartbeat import AGAIN_MS, AGAIN_MS_MAX
-from kestreld.client.queue_talks import QueueTalks, Talk
+from kestreld.client.queue_talks import refusal
 from kestreld.client.replies import Reply
 from kestreld.errors import ConnectionLost, KestrelError
 from kestreld.forks import restart_in_child
@@ -23,6 +23,7 @@ TURN_MS: Final = 500  # the most between two looks at what is due
 FINISH_MS: Final = 5000  # how long a process that ends waits for a server that is away
 BATCH: Final = 1000  # extensions that are sent together
 
+_ENDED: Final = (b"DELETED", b"TOUCHED", b"NOT_FOUND")  # replies to what ends leases
 _log: Final = logging.getLogger("kestreld.celery")
 
 
@@ -102,13 +103,18 @@ class LeaseKeeper:
                 end.held.queue.decode("utf-8", "replace"),
                 end.held.token,
             )
-        elif reply not in (b"DELETED", b"TOUCHED", b"NOT_FOUND"):
+        elif reply not in _ENDED:
             _log.warning("%s answered: %r", self._wire.address, reply)
 
     def give_back_unknown(self, holder: str) -> None:
         """Give back what is leased under a name whose connection is gone, and not held here."""
         self._orphans.append(holder)
         self.start()
+
+    @property
+    def is_connected(self) -> bool:
+        """True if the server could be reached the last time."""
+        return self._wire.is_open
 
     def close(self) -> None:
         """Let the thread end once nothing is held, and wait for what is to be said to the server before that."""
@@ -145,10 +151,7 @@ class LeaseKeeper:
     def _turn(self) -> None:
         self._extend()
         while self._ends:
-            end = self._ends[0]
-            reply = self._wire.carry_out(_answer_to(self._wire.talks, end.command))
-            self._ends.popleft()
-            self.answered(end, reply)
+            self._finish_batch()
         while self._orphans:
             self._give_back_of(self._orphans[0])
             self._orphans.popleft()
@@ -163,18 +166,10 @@ class LeaseKeeper:
             self._extend_batch(due[start : start + BATCH])
 
     def _extend_batch(self, batch: list[HeldItem]) -> None:
-        replies: list[Reply | None] = []
-
-        def answered(reply: Reply | None, header: bytes) -> None:
-            replies.append(reply)
-
         sent_at_ms = now_ms()
         batch = [item for item in batch if id(item) in self._held]
-        for item in batch:
-            self._wire.ask(b"touch %b/%d/lease=%d 0\r\n" % (item.queue, item.token, self._lease_ms), answered)
-        self._wire.flush()
-        while len(replies) < len(batch):
-            self._wire.receive()
+        lease = b"lease=%d 0\r\n" % self._lease_ms
+        replies = self._replies_to([b"touch %b/%d/%b" % (item.queue, item.token, lease) for item in batch])
         for item, reply in zip(batch, replies, strict=True):
             if reply is None:
                 raise ConnectionLost(self._wire.address, self._wire.why_lost)
@@ -191,16 +186,46 @@ class LeaseKeeper:
                     reply,
                 )
 
+    def _finish_batch(self) -> None:
+        """Carry out what ends leases, all of it at once: one after the other would be slower than tasks end."""
+        self._wire.open()
+        batch = [self._ends[index] for index in range(min(len(self._ends), BATCH))]
+        replies = self._replies_to([end.command + b"\r\n" for end in batch])
+        problem: KestrelError | None = None
+        for end, reply in zip(batch, replies, strict=True):
+            self._ends.popleft()
+            if reply in _ENDED:
+                self.answered(end, reply)
+                continue
+            if reply is None:
+                end.was_sent = True
+                problem = ConnectionLost(self._wire.address, self._wire.why_lost)
+            else:
+                problem = refusal(self._wire.address, reply, end.command.partition(b" ")[0])
+            self._ends.append(end)
+        if problem is not None:
+            raise problem
+
+    def _replies_to(self, commands: list[bytes]) -> list[Reply | None]:
+        """Send commands together and return their replies; None = the connection was lost before."""
+        replies: list[Reply | None] = []
+
+        def answered(reply: Reply | None, header: bytes) -> None:
+            replies.append(reply)
+
+        for command in commands:
+            self._wire.ask(command, answered)
+        self._wire.flush()
+        while len(replies) < len(commands):
+            self._wire.receive()
+        return replies
+
     def _give_back_of(self, holder: str) -> None:
         known = {(item.queue, item.token) for item in [*self._held.values(), *self._ending.values()]}
         for lease in self._wire.carry_out(self._wire.talks.leases(holder)):
             queue = lease.queue.encode("utf-8", "surrogateescape")
             if (queue, lease.token) not in known:
                 self._wire.carry_out(self._wire.talks.give_back(queue, lease.token))
-
-
-def _answer_to(talks: QueueTalks, command: bytes) -> Talk[bytes]:
-    return talks.ask(command, b"DELETED", b"TOUCHED", b"NOT_FOUND")
 
 
 def start_thread(run: Callable[[], None]) -> None:

@@ -82,7 +82,7 @@ class Wire:
         return -1 if self._socket is None else self._socket.fileno()
 
     def open(self, timeout_s: float | None = None) -> None:
-        """Connect, unless connected. Raises ServersAway, LoginRefused or ConnectionLost."""
+        """Connect, within `timeout_s`, unless connected. Raises ServersAway, LoginRefused or ConnectionLost."""
         with self.lock:
             if self._socket is not None:
                 return
@@ -105,6 +105,7 @@ class Wire:
             if self.carry_out(_version()) == UNAUTHENTICATED:
                 self.close()
                 raise LoginRefused(self.address, "unauthenticated")
+            limit_waits(connected, self._timeout_s)
 
     def close(self) -> None:
         """Close the connection. Requests that were not answered are lost to their sinks."""

@@ -25,10 +25,10 @@ def way(own_server: Daemon) -> Iterator[Way]:
 
 
 @contextmanager
-def both_ways(server: Daemon, way: Way) -> Iterator[tuple[Any, Any]]:
+def both_ways(server: Daemon, way: Way, **options: object) -> Iterator[tuple[Any, Any]]:
     """A connection that goes the way, and one that does not."""
     with (
-        kombu.Connection(f"kestrel://127.0.0.1:{way.port}") as connection,
+        kombu.Connection(f"kestrel://127.0.0.1:{way.port}", transport_options=options) as connection,
         kombu.Connection(f"kestrel://{server.address}") as direct,
     ):
         yield connection, direct
@@ -71,6 +71,29 @@ def test_a_reset_repeats_no_message_and_loses_no_acknowledgement(own_server: Dae
         assert [message.payload for message in got] == [*range(16), "after"]
     until(lambda: figures(own_server, "resets")["open_transactions"] == 0, "the acknowledgements")
     assert figures(own_server, "resets")["items"] == 0
+
+
+@pytest.mark.long
+def test_acknowledgements_after_a_reset_take_less_time_than_their_leases(own_server: Daemon, way: Way) -> None:
+    """They go over a connection of which a worker that publishes nothing has no other use."""
+    count, lease_s = 1500, 4
+    with both_ways(own_server, way, lease_s=lease_s) as (connection, direct):
+        got: list[Any] = []
+        queue = kombu.Queue("acks")
+        with connection.Consumer([queue], callbacks=[lambda body, message: got.append(message)]):
+            producer = direct.Producer()
+            for number in range(count):
+                producer.publish(number, routing_key="acks", declare=[queue])
+            drain(connection, got, count)
+            way.reset()
+            way.delay_s = 0.01
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=0.5)
+            for message in got:
+                message.ack()
+            until(lambda: figures(own_server, "acks")["open_transactions"] == 0, "the acknowledgements")
+            assert figures(own_server, "acks")["leases_expired"] == 0
+    assert len(got) == count
 
 
 def test_a_message_whose_delivery_was_lost_comes_again_soon_and_not_as_failed(own_server: Daemon, way: Way) -> None:

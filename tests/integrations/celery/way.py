@@ -11,13 +11,15 @@ BUFFER_BYTES = 65536  # of what is under way on a slow one
 
 
 class Way:
-    """Forwards a port of its own to that of a server. `is_silent`: what is sent, on any connection, is dropped.
+    """Forwards a port of its own to that of a server.
 
+    `is_silent`: what is sent, on any connection, is dropped. `delay_s` is how long it takes there, and back.
     `bytes_per_s` of 0 = as fast as it goes.
     """
 
     def __init__(self, to_port: int, bytes_per_s: int = 0) -> None:
         self.is_silent = False
+        self.delay_s = 0.0
         self.to_port = to_port
         self._bytes_per_s = bytes_per_s
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -58,6 +60,7 @@ class Way:
         """Once a connection was silent, it stays so."""
         with suppress(OSError):
             while data := source.recv(65536):
+                time.sleep(self.delay_s)
                 is_lost = is_lost or self.is_silent
                 if not is_lost:
                     to.sendall(data)
