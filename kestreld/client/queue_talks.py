@@ -244,6 +244,18 @@ class QueueTalks:
         found = [line.split(b" ") for line in lines]
         return [HeldLease(text(words[1]), *map(int, words[2:6])) for words in found]
 
+    def present(self, name: str, absence_ms: int) -> Talk[bool]:
+        """Say that the holder of that name is there through this connection, 0 = no longer.
+
+        `absence_ms` after the last connection its leases end, as do those by names that begin with the name and a dot.
+        False = the server is too old to know the command.
+        """
+        try:
+            yield from self.ask(b"present %b %d" % (name.encode(), absence_ms), b"OK")
+        except errors.UnknownCommand:
+            return False
+        return True
+
     def cancel(self, queue: bytes, item_key: bytes) -> Talk[bool]:
         """Drop the item that was put with a key, if it is not due yet. False = no such item is delayed."""
         word = checked_key(queue) + put_options(queue, item_key=item_key)

@@ -1,5 +1,6 @@
 """Broker: what the channels of one transport ask of the server."""
 
+import logging
 import re
 import socket
 from collections.abc import Callable, Iterable
@@ -20,7 +21,7 @@ from kestreld.integrations.celery.bindings import Binding
 from kestreld.integrations.celery.consumption import CONNECT_S, Consumption, Leased, Renewals
 from kestreld.integrations.celery.leases import End, HeldItem, LeaseKeeper
 from kestreld.integrations.celery.settings import Settings
-from kestreld.integrations.celery.wire import Wire, wait_for
+from kestreld.integrations.celery.wire import Announcement, Wire, wait_for
 
 T = TypeVar("T")
 _HOLDER: Final = re.compile(r"[^!-.0-~]")
@@ -28,6 +29,7 @@ RETURNED_MAX: Final = 10_000
 LATE_MS: Final = 3000  # an acknowledgement without an answer: the connection is lost
 DELAY_MS_MAX: Final = 365 * 86_400_000  # of a server that is not configured otherwise
 _TOO_LATE: Final = re.compile(r"delay= allows at most (\d+) \(max_delay\)")
+_log: Final = logging.getLogger("kestreld.celery")
 
 
 class Broker:
@@ -43,7 +45,8 @@ class Broker:
         self._returned: dict[tuple[bytes, int], None] = {}  # items that were given back, the last ones
         self._delay_ms_max: dict[bytes, int] = {}  # of queues that have refused a delay
         self.wire = self._new_wire()
-        self.keeper = LeaseKeeper(self._new_wire(), settings.lease_ms, alive, self._look)
+        wire, stays = self._new_wire(self._announcement), settings.missing_ms > 0
+        self.keeper = LeaseKeeper(wire, settings.lease_ms, alive, self._look, stays=stays)
         host = _HOLDER.sub("_", socket.gethostname())[:30]
         self._holder = f"celery.{host}.{token_hex(6)}"
 
@@ -72,8 +75,14 @@ class Broker:
                 self.wire.open(CONNECT_S)
         self.wire.look_after(LATE_MS)
 
-    def _new_wire(self) -> Wire:
-        return Wire(self.settings.address, self.settings.login, self.settings.timeout_s)
+    def _new_wire(self, announcement: Announcement | None = None) -> Wire:
+        settings = self.settings
+        return Wire(settings.address, settings.login, settings.timeout_s, announcement if settings.missing_ms else None)
+
+    def _announcement(self, talks: QueueTalks) -> Talk[None]:
+        """Say on a new connection that this process is there, so that what it has leased goes elsewhere if it dies."""
+        if not (yield from talks.present(self._holder, self.settings.missing_ms)):
+            _log.debug("%s knows no presence: what a dead worker had waits for its leases", self.settings.address)
 
     def _ask(self, talk_of: Callable[[QueueTalks], Talk[T]]) -> T:
         until_ms = now_ms() + self.settings.publish_outage_s * 1000
@@ -133,7 +142,8 @@ class Broker:
         """Return a wait for items, for a channel. What `renewals` returns is carried out on each new connection."""
         settings = self.settings
         holder = f"{self._holder}.{channel_id}"
-        return Consumption(self._new_wire(), holder, settings.lease_ms, settings.outage_s, self.keeper, renewals)
+        wire = self._new_wire(self._announcement)
+        return Consumption(wire, holder, settings.lease_ms, settings.outage_s, self.keeper, renewals)
 
     def deliveries(self, leased: Leased) -> int:
         """How often the item was delivered before. Of a server that does not say, whether this transport has given it

@@ -54,12 +54,15 @@ class End:
 class LeaseKeeper:
     """Keeper of the leases of one transport. `alive` says whether they are to be extended."""
 
-    def __init__(self, wire: Wire, lease_ms: int, alive: Callable[[], bool], look: Callable[[], None]) -> None:
-        """`look` is called in each turn of the thread."""
+    def __init__(
+        self, wire: Wire, lease_ms: int, alive: Callable[[], bool], look: Callable[[], None], *, stays: bool = False
+    ) -> None:
+        """`look` is called in each turn of the thread. `stays`: its connection is open while anything is held."""
         self._wire = wire
         self._lease_ms = lease_ms
         self._alive = alive
         self._look = look
+        self._stays = stays
         self._held: dict[int, HeldItem] = {}
         self._ending: dict[int, HeldItem] = {}  # what ends their lease was not answered yet
         self._ends: deque[End] = deque()
@@ -138,17 +141,28 @@ class LeaseKeeper:
                 pause_ms = AGAIN_MS
             except KestrelError as problem:
                 _log.debug("leases: %s", problem)
-                pause_ms = min(2 * pause_ms, AGAIN_MS_MAX)
+                self._look()
                 wait_for((), pause_ms / 1000)
+                pause_ms = min(2 * pause_ms, AGAIN_MS_MAX)
+                continue
             self._look()
             if not self._ends:
-                wait_for((), min(TURN_MS, self._lease_ms // (2 * BEATS)) / 1000)
+                self._rest(min(TURN_MS, self._lease_ms // (2 * BEATS)) / 1000)
         self._wire.close()
         self._is_running = False
         if self._held or self._ends:  # since the loop has ended
             self.start()
 
+    def _rest(self, seconds: float) -> None:
+        """Pause, unless the connection is lost."""
+        if not self._wire.is_open:
+            wait_for((), seconds)
+        elif wait_for((self._wire,), seconds):
+            self._wire.receive_if_ready()
+
     def _turn(self) -> None:
+        if self._stays and self._held:
+            self._wire.open()
         self._extend()
         while self._ends:
             self._finish_batch()

@@ -10,6 +10,7 @@ from kestreld.errors import InvalidValue
 
 OPTIONS: Final = (
     "lease_s",
+    "missing_s",
     "outage_s",
     "publish_outage_s",
     "queue_order_strategy",
@@ -28,6 +29,7 @@ class Settings:
     address: str
     login: Login = field(repr=False)
     lease_ms: int
+    missing_ms: int
     outage_s: float
     publish_outage_s: float
     timeout_s: float
@@ -50,6 +52,7 @@ def settings_of(client: Any, *, tls: bool) -> Settings:
         address=_address(client, tls=tls),
         login=_login(client, tls=tls),
         lease_ms=checks.seconds_ms(options.get("lease_s", 30), "lease_s", SPAN_MS_MAX, 1),
+        missing_ms=checks.seconds_ms(options.get("missing_s", 4), "missing_s", checks.ABSENCE_MS_MAX),
         outage_s=checks.span_s(options.get("outage_s", 60), "outage_s"),
         publish_outage_s=checks.span_s(options.get("publish_outage_s", 10), "publish_outage_s"),
         timeout_s=float(client.connect_timeout or 5),

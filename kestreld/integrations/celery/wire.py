@@ -23,6 +23,7 @@ from kestreld.forks import restart_in_child
 T = TypeVar("T")
 # Called with a reply and the header of the item in it; with None if the connection was lost before.
 Sink = Callable[[Reply | None, bytes], None]
+Announcement = Callable[[QueueTalks], Talk[object]]
 NO_ANSWER: Final = "no answer in time"
 SEND_BYTES: Final = 262_144  # that much at least is sent within the time-out
 
@@ -35,13 +36,15 @@ class Wire:
     forked child gets a closed one.
     """
 
-    def __init__(self, address: str, login: Login, timeout_s: float) -> None:
+    def __init__(self, address: str, login: Login, timeout_s: float, announcement: Announcement | None = None) -> None:
+        """`announcement` is carried out on each new connection, before anything else."""
         self.address = address
         self.lock = RLock()
         self.talks = QueueTalks(address)
         self.opened = 0  # how often
         self.why_lost = ""
         self.changed: Callable[[Wire], None] = lambda wire: None  # called before the socket is closed
+        self._announcement = announcement
         self._login = login
         self._timeout_s = timeout_s
         self._socket: Socket | None = None
@@ -105,6 +108,8 @@ class Wire:
             if self.carry_out(_version()) == UNAUTHENTICATED:
                 self.close()
                 raise LoginRefused(self.address, "unauthenticated")
+            if self._announcement is not None:
+                self.carry_out(self._announcement(self.talks))
             limit_waits(connected, self._timeout_s)
 
     def close(self) -> None:

@@ -14,6 +14,8 @@ from kestreld.client import KestrelCluster
 from kestreld.errors import ConnectionLost
 from tests.integrations.celery.way import Way
 from tests.support.daemon import Daemon
+from tests.support.ports import free_port
+from tests.support.queue_client import QueueClient
 from tests.support.waiting import until
 
 
@@ -94,6 +96,57 @@ def test_acknowledgements_after_a_reset_take_less_time_than_their_leases(own_ser
             until(lambda: figures(own_server, "acks")["open_transactions"] == 0, "the acknowledgements")
             assert figures(own_server, "acks")["leases_expired"] == 0
     assert len(got) == count
+
+
+def test_a_reset_gives_nothing_that_is_held_to_others(own_server: Daemon, way: Way) -> None:
+    """Neither at once nor once the holder would count as gone; while it does nothing, too."""
+    url, options = f"kestrel://127.0.0.1:{way.port}", {"missing_s": 1}
+    with kombu.Connection(url, transport_options=options) as connection:
+        got: list[Any] = []
+        queue = kombu.Queue("held")
+        for number in range(4):
+            connection.Producer().publish(number, routing_key="held", declare=[queue])
+        with connection.Consumer([queue], callbacks=[lambda body, message: got.append(message)]):
+            drain(connection, got, 4)
+            for _ in range(3):
+                way.reset()
+                time.sleep(0.02)  # it may be about to connect
+            await_gone(own_server, 1200)
+            for message in got:
+                message.ack()
+    until(lambda: figures(own_server, "held")["open_transactions"] == 0, "the acknowledgements")
+    assert (figures(own_server, "held")["items"], figures(own_server, "held")["leases_expired"]) == (0, 0)
+
+
+def test_what_is_held_goes_to_others_once_all_connections_are_gone(own_server: Daemon, way: Way) -> None:
+    url, options = f"kestrel://127.0.0.1:{way.port}", {"missing_s": 0.5}
+    with kombu.Connection(url, transport_options=options) as connection:
+        got: list[Any] = []
+        queue = kombu.Queue("gone")
+        for number in range(4):
+            connection.Producer().publish(number, routing_key="gone", declare=[queue])
+        with connection.Consumer([queue], callbacks=[lambda body, message: got.append(message)], prefetch_count=2):
+            drain(connection, got, 2)
+            way.to_port = free_port()
+            for _ in range(3):
+                way.reset()
+                time.sleep(0.02)  # it may have been about to connect
+            with QueueClient(own_server.port) as other:
+                for _ in range(4):
+                    assert other.get("gone/t=30000") is not None
+            way.to_port = own_server.port
+    assert figures(own_server, "gone")["leases_expired"] == 2
+
+
+def await_gone(server: Daemon, absence_ms: int) -> None:
+    """So much of the server's time passes: some other holder is gone for as long."""
+    with QueueClient(server.port) as watcher:
+        with QueueClient(server.port) as other:
+            other.put("other", b"x")
+            other.ask(b"gets other/open/lease=60000/by=other\r\n", b"VALUE other/")
+            other.read_until(b"END\r\n")
+            other.do(b"present other %d" % absence_ms, b"OK\r\n")
+        assert watcher.get("other/t=30000") == b"x"
 
 
 def test_a_message_whose_delivery_was_lost_comes_again_soon_and_not_as_failed(own_server: Daemon, way: Way) -> None:

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from kestreld.client import KestrelCluster
-from tests.integrations.celery.executions import attempts, ended
+from tests.integrations.celery.executions import Executions, attempts, ended
 from tests.integrations.celery.way import Way
 from tests.integrations.celery.workers import running_worker
 from tests.support.daemon import Daemon, running_daemon
@@ -118,6 +118,58 @@ def test_the_tasks_of_a_frozen_worker_run_elsewhere(tmp_path: Path) -> None:
             with running_worker(tmp_path, broker, name="other"):
                 until(lambda: len(ended(tmp_path)) == 8, "the tasks elsewhere")
             assert time.monotonic() - since < lease_s + 2 + 8 * 0.3 + 3  # and for the start of the other one
+
+
+@pytest.mark.parametrize(("pool", "leased"), [("prefork", 4), ("solo", 1), ("threads", 4), ("gevent", 3)])
+def test_the_tasks_of_a_killed_worker_are_with_another_one_within_five_seconds(
+    tmp_path: Path, pool: str, leased: int
+) -> None:
+    """Those that ran, and those that were prefetched. Its pool processes are gone before their tasks run again."""
+    with running_daemon(tmp_path / "server") as daemon:
+        broker = f"kestrel://{daemon.address}"
+        with running_worker(tmp_path, broker, pool, 1 if pool == "solo" else 2, name="doomed") as doomed:
+            send(daemon, *range(4), seconds=20)
+            until(lambda: len(attempts(tmp_path)) == min(leased, 2), "tasks that run")
+            until(lambda: figures(daemon)["leased"] == leased, "tasks that are prefetched")
+            before, children = attempts(tmp_path), doomed.children()
+            with running_worker(tmp_path, broker, "threads", 4, name="other") as other:
+                doomed.kill()
+                killed_at = time.time()
+                until(lambda: not any(map(is_running, children)), "the end of the pool")
+                died_at = time.time()
+                deaths = {pid: [died_at] for pid in [doomed.process.pid, *children]}
+                until(lambda: sum(len(those) for those in attempts(tmp_path).values()) == 4 + len(before), "all tasks")
+                assert all(one.pid == other.process.pid for those in attempts(tmp_path).values() for one in those[-1:])
+                last_at = max(those[-1].began_at for those in attempts(tmp_path).values())
+                print(f"{pool}: all tasks began elsewhere within {last_at - killed_at:.2f} s")
+                assert last_at - killed_at < 5
+                assert Executions(tmp_path).read().repeated_while_alive(deaths) == []
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+def test_resets_of_all_connections_repeat_no_running_task(tmp_path: Path, pool: str) -> None:
+    with running_daemon(tmp_path / "server") as daemon:
+        way = Way(daemon.port)
+        broker, options = f"kestrel://127.0.0.1:{way.port}", {"missing_s": 2}
+        with running_worker(tmp_path, broker, pool, 1 if pool == "solo" else 2, options=options):
+            send(daemon, *range(4), seconds=6)
+            until(lambda: figures(daemon).get("leased") == (1 if pool == "solo" else 4), "tasks")
+            for _ in range(3):
+                way.reset()
+                time.sleep(2)
+            until(lambda: len(ended(tmp_path)) == 4, "all tasks")
+            until(lambda: is_done(daemon), "the acknowledgements")
+        way.close()
+        assert figures(daemon)["leases_expired"] == 0
+    assert [len(those) for those in attempts(tmp_path).values()] == [1] * 4
+
+
+def is_running(pid: int) -> bool:
+    """False once a process has ended; its parent may not have noticed."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_after_an_outage_that_celery_sees_running_tasks_end_where_they_run_and_others_come_again(
