@@ -84,10 +84,7 @@ class ListeningSocket:
             self.peer = address[0]
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._keepalive_s:
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, self._keepalive_s)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(self._keepalive_s // 3, 1))
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+                _probe(connection, self._keepalive_s)
         return connection
 
     def local_of(self, connection: Connection) -> str:
@@ -119,6 +116,28 @@ def _shown(bound: socket.socket) -> str:
 
 def _tcp_text(one: socket.socket, name: tuple[str, int]) -> str:
     return f"[{name[0]}]:{name[1]}" if one.family == socket.AF_INET6 else f"{name[0]}:{name[1]}"
+
+
+def _probe(connection: socket.socket, silence_s: int) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, silence_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(silence_s // 3, 1))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+def probe(fd: int, silence_s: int) -> None:
+    """Have a connection probed after so much silence: it ends if its other end is gone without a word."""
+    try:
+        connection = socket.socket(fileno=fd)
+    except OSError:
+        return
+    try:
+        if connection.family != socket.AF_UNIX:
+            _probe(connection, silence_s)
+    except OSError:
+        return  # it is gone
+    finally:
+        connection.detach()
 
 
 def peer_of(fd: int) -> str:

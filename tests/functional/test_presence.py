@@ -204,6 +204,20 @@ def test_a_server_that_was_stopped_reads_what_has_come_before_anything_ends(tmp_
             assert is_leased(watcher, "back", "back")
 
 
+def test_a_connection_that_is_there_for_a_holder_is_probed(connect: Connect, daemon: Daemon) -> None:
+    """So that one that is gone without a word, as by a network that is cut, does not count forever."""
+
+    def has_probe(client: QueueClient) -> bool:
+        ends = f"0100007F:{daemon.port:04X} 0100007F:{client.socket.getsockname()[1]:04X}"
+        line = next(line for line in Path("/proc/net/tcp").read_text().splitlines() if ends in line)
+        return line.split()[5].startswith("02:")
+
+    holder, other = connect(), connect()
+    present(holder, "probed", 100)
+    other.do(b"present probed 0", b"OK\r\n")
+    assert (has_probe(holder), has_probe(other)) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("line", "answer"),
     [

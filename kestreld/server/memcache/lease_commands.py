@@ -3,6 +3,7 @@
 from contextlib import suppress
 from typing import Final
 
+from kestreld import net
 from kestreld.errors import JournalCorrupt, JournalFailed, KestrelError, QueueNotMade
 from kestreld.journal.records import item_flags
 from kestreld.queues import leases
@@ -20,6 +21,7 @@ from kestreld.server.state import ServerState
 
 _DATA_AT: Final = ITEM_HEADER_BYTES
 _LISTED_COST_BYTES: Final = OUTPUT_BYTES_MAX // LISTED_MAX + 1  # of output, for each queue of a list
+PROBED_AFTER_S: Final = 10
 _VALUE_END: Final = b"\r\nEND\r\n"
 _join: Final = b"".join
 
@@ -224,6 +226,8 @@ class LeaseCommands(TableCommands):
         if command.delay_ms:
             self.present = Present(command.item_key.decode(), command.delay_ms, command.sees)
             presence.enter(self.present)
+            if before is None and self.fd >= 0:
+                net.probe(self.fd, PROBED_AFTER_S)  # one that is gone without a word must not count forever
         if before is not None:
             presence.leave(before if command.delay_ms else before._replace(absence_ms=0))
         self.out.append(wire.OK)
