@@ -208,6 +208,7 @@ class Checker(Counts):
             is_counted = first.kind == "fail" and first.says_why and first.outcome == "done"
             is_counted &= first.connection is not None and first.connection.life is life
             is_counted &= 0 <= first.answered_us < one.sent_us + one.lease_ms * 1000 - A_TICK_US
+            is_counted &= first.answered_us < self._absent_us(one, life)
             is_sure = not any(family in later.faulty_since for later in self._history.lives[life.number - 1 :])
             if is_counted and is_sure and not self._may_be_undone(family, life, first.answered_us):
                 return True

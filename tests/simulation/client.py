@@ -13,6 +13,7 @@ from tests.simulation.history import (
     LeaseChange,
     Life,
     Listed,
+    Presence,
     Put,
     Reopening,
     Request,
@@ -61,6 +62,7 @@ class Talk:
         self.is_unsure = False  # whether the server still has something open for it
         self.list: list[str] = []  # queues of its list, and which of them is first if they take turns
         self.list_first = 0
+        self.presence: Presence | None = None  # that was answered
         self.over = False
         self._ended_input_us = -1
         link = network.connect_client(self._hear, self._ended)
@@ -104,6 +106,9 @@ class Talk:
                 self._history.cancels.append(request.cancel)
             elif request.forgery is not None:
                 self._history.forged.append(request.forgery)
+            elif request.presence is not None:
+                request.presence.connection, request.presence.sent_us = self.connection, self._schedule.now_us
+                self._history.presences.append(request.presence)
             elif request.lease is not None and request.change is not None:
                 self._show(request.lease, request.change)
             self.pending.append(request)
@@ -222,6 +227,8 @@ class Talk:
             self._take_value(request, value, answer, served_us)
         else:
             self._take_line(request, answer)
+        if self.presence is not None and not self.has_ended_input and not answer.startswith(b"SERVER_ERROR"):
+            self.presence.last_us = served_us
         return True
 
     def _take_from_list(
@@ -265,7 +272,7 @@ class Talk:
         if put.number:
             self._history.deliveries.append(delivery)
         if request.lease_ms:
-            delivery.token, delivery.lease_ms = int(value[4]), request.lease_ms
+            delivery.token, delivery.lease_ms, delivery.by = int(value[4]), request.lease_ms, request.by
             delivery.deliveries = int(value[5]) if value[5] else -1
             if (value[5] is not None) != (b"/deliveries" in request.text):
                 self._complain(f"{request.text!r} was answered with {value[0]!r}")
@@ -301,6 +308,7 @@ class Talk:
             "change": (b"TOUCHED\r\n", b"NOT_FOUND\r\n"),
             "forge": (b"DELETED\r\n", b"TOUCHED\r\n", b"NOT_FOUND\r\n"),
             "wait": (b"OK\r\n",),
+            "present": (b"OK\r\n",),
         }
         if kind in expected and answer not in expected[kind]:
             self._complain(f"{request.text[:60]!r} was answered {answer[:80]!r}")
@@ -314,6 +322,8 @@ class Talk:
             request.cancel.outcome = "not found" if answer == b"NOT_FOUND\r\n" else "done"
         elif request.forgery is not None:
             request.forgery.answered_us, request.forgery.was_good = now_us, answer != b"NOT_FOUND\r\n"
+        elif request.presence is not None:
+            self.presence, request.presence.answered_us = request.presence, now_us
         elif request.lease is not None and request.change is not None:
             request.change.answered_us = now_us
             request.change.outcome = "not found" if answer == b"NOT_FOUND\r\n" else "done"

@@ -10,6 +10,7 @@ from tests.simulation.history import Delivery, History, Request
 from tests.simulation.plan import Plan
 from tests.simulation.requests import (
     Change,
+    be_present,
     cancel,
     change,
     enlist,
@@ -30,6 +31,7 @@ from tests.simulation.server import Server
 TOKEN_ID_SHIFT: Final = 29
 DELAYS_MS: Final = (1, 30, 200, 900, 3000)
 LEASES_MS: Final = (1, 40, 200, 1000, 3000)
+ABSENCES_MS: Final = (100, 300, 1000)
 # An item may hold records, as a copy of a journal does.
 RECORDS: Final = put_record(13, 1, 0, 0, 0, INSIDE_OTHERS) + done_record(Done(1, Reason.GOT, 1, 20, 20, [(1, 20)]))
 
@@ -64,11 +66,13 @@ class Client:
             "leaser": self._lease,
             "scheduler": self._plan,
             "lister": self._take_turns,
+            "holder": self._hold,
         }[kind]
         self._pace_us = chance.choice([8_000, 30_000, 80_000])
         plan = world.plan
         self._readers = chance.sample(plan.readers, min(len(plan.readers), chance.randint(1, 3)))
         self.talk: Talk | None = None
+        self._away_until_us = 0
         self._later()
 
     @property
@@ -80,7 +84,8 @@ class Client:
 
     def _act(self) -> None:
         world = self._world
-        if not world.is_open or world.server is None or not world.server.is_up:
+        is_away = world.schedule.now_us < self._away_until_us
+        if is_away or not world.is_open or world.server is None or not world.server.is_up:
             self._later(50_000)
             return
         if self.talk is None or self.talk.over:
@@ -276,6 +281,23 @@ class Client:
         asked = [lease_listed(lease_ms, wait_ms, takes_turns=takes_turns, by=chance.choice(["", "", "somebody"]))]
         times = chance.choice([0, 0, 2])
         return asked + [lease_listed(lease_ms, takes_turns=takes_turns) for _ in range(times)]
+
+    def _hold(self, talk: Talk) -> list[Request]:
+        """Lease in the name of a holder that is present, one of two, and be away from time to time."""
+        chance, kind = self._chance, self._chance.random()
+        name = "ab"[int(str(self._pace_us)[0]) % 2]
+        if talk.presence is None:
+            return [be_present(name, chance.choice(ABSENCES_MS))]
+        if kind < 0.2:
+            talk.close(abruptly=chance.random() < 0.5)
+            self._away_until_us = self._world.schedule.now_us + chance.choice([0, 0, 50, 90, 250, 1200]) * 1000
+            return []
+        mine = [one for one in self._world.history.leases[-30:] if one.by.partition(".")[0] == name and not one.changes]
+        if mine and kind < 0.6:
+            leased = chance.choice(mine)
+            return [change(leased, "extend", 3000) if chance.random() < 0.6 else change(leased, "confirm")]
+        by = chance.choice([name, f"{name}.{talk.connection.number}"])
+        return [lease(self._name(), chance.choice(LEASES_MS), chance.choice([0, 20]), by)]
 
     def _enlist(self, talk: Talk) -> Request:
         """Make the list, add to it, or drop it."""

@@ -57,7 +57,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes to run them in")
     parser.add_argument("--part", type=float, default=1.0, help="how many of the usual number of seeds (1.0 = all)")
     options = parser.parse_args()
-    first = options.first if options.first is not None else random.randrange(10**6, 2 * BOUND_FROM)
+    first = options.first if options.first is not None else random.randrange(10**6, 3 * BOUND_FROM)
     found: list[str] = []
     total = 0
     for program, run, count in SIMULATIONS:

@@ -120,6 +120,7 @@ class Delivery:
     lease_ms: int = 0
     deliveries: int = -1  # that it was said to have had before; -1 = nobody asked
     changes: list[LeaseChange] = field(default_factory=list)
+    by: str = ""  # the name of whoever leased it
 
     @property
     def came_too_late(self) -> bool:
@@ -161,6 +162,8 @@ class Request:
     forgery: "Forgery | None" = None
     told: Callable[[bytes], None] | None = None  # the answer, by which nothing else is to be known
     listed: "Listed | None" = None  # of a lease from a list, whose reader only the answer tells
+    by: str = ""  # of a lease
+    presence: "Presence | None" = None
 
 
 @dataclass(slots=True, eq=False)
@@ -177,6 +180,18 @@ class Listed:
     reader: str = ""
     sent_us: int = -1
     served_us: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class Presence:
+    """A connection has said that a holder is there."""
+
+    name: str
+    absence_ms: int
+    connection: Connection | None = None
+    sent_us: int = -1
+    answered_us: int = -1
+    last_us: int = -1  # of the last answer on the connection: whether it lasted longer nobody knows
 
 
 @dataclass(slots=True, eq=False)
@@ -246,6 +261,8 @@ class History:
     cancels: list[Cancel] = field(default_factory=list)
     forged: list[Forgery] = field(default_factory=list)
     listed: list[Listed] = field(default_factory=list)  # that were answered
+    presences: list[Presence] = field(default_factory=list)
+    halts: list[tuple[int, int]] = field(default_factory=list)  # from when until when a server was stopped by SIGSTOP
     hurried: dict[tuple[str, Put], int] = field(default_factory=dict)  # what need not wait any more, and since when
     withdrawn: set[tuple[str, Put]] = field(default_factory=set)
     # Items that wait at the end, where, and why they have failed, as is said there

@@ -18,6 +18,7 @@ REASONED_FROM: Final = 20_000_000  # from this seed on clients also say why they
 TIMED_FROM: Final = 10_000_000  # from this seed on most have items with a time and an owner of their own
 BOUND_FROM: Final = 1_000_000_000  # from this seed on a client binds queues to exchanges
 LISTED_FROM: Final = 1_500_000_000  # from this seed on clients lease from lists of queues, and a queue is fanout_only
+PRESENT_FROM: Final = 2_000_000_000  # from this seed on holders of leases are present, and servers stopped for a while
 HOLD_MS_MAX: Final = 3000  # no lease, delay or back-off is longer
 Changes = dict[str, object]  # QueueConfig field -> value
 
@@ -52,6 +53,7 @@ class Plan:
     is_timed: bool = False
     says_why: bool = False
     declares: bool = False
+    halts: bool = False  # the server is stopped by SIGSTOP and goes on
 
     @property
     def families(self) -> list[str]:
@@ -182,6 +184,12 @@ def add_feeder(plan: Plan, chance: Random) -> None:
 def add_lists(plan: Plan, chance: Random) -> None:
     """Have clients that lease from lists of queues."""
     plan.clients += ["lister"] * chance.randint(1, 2)
+
+
+def add_holders(plan: Plan, chance: Random) -> None:
+    """Have holders of leases that are present, and maybe a server that does not run for a while."""
+    plan.clients += ["holder"] * chance.randint(1, 3)
+    plan.halts = chance.random() < 0.5
 
 
 def _draw_queues(plan: Plan, chance: Random) -> None:

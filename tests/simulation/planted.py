@@ -22,6 +22,7 @@ from kestreld.queues.dead_segments import DeadSegments
 from kestreld.queues.declared import Declarations
 from kestreld.queues.held import Held
 from kestreld.queues.maintenance import Maintenance
+from kestreld.queues.presence import Presence, Present
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
 from kestreld.queues.slices import Work
@@ -502,6 +503,31 @@ def parents_do_not_pass_on() -> AbstractContextManager[Any]:
     return patch.object(Queue, "_passed_on", lambda self, feeder, first_new_id, now_ms: b"")
 
 
+def one_connection_counts() -> AbstractContextManager[Any]:
+    """A holder is gone once any of its connections has closed."""
+    leave = Presence.leave
+
+    def hasty(self: Presence, present: Present) -> None:
+        self._connections[present.name] = 1
+        leave(self, present)
+        self._connections.setdefault(present.name, 1)
+
+    return patch.object(Presence, "leave", hasty)
+
+
+def absences_are_not_forgotten() -> AbstractContextManager[Any]:
+    """Who has come back in time is taken for absent all the same."""
+    enter = Presence.enter
+
+    def stubborn(self: Presence, present: Present) -> None:
+        absence = self._absent.get(present.name)
+        enter(self, present)
+        if absence is not None:
+            self._absent[present.name] = absence
+
+    return patch.object(Presence, "enter", stubborn)
+
+
 BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "no-sync": no_sync,
     "no-folder-sync": no_folder_sync,
@@ -548,6 +574,8 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "list-takes-no-turns": lists_take_no_turns,
     "deliveries-forgotten": deliveries_forgotten_by_a_start,
     "feed-not-passed-on": parents_do_not_pass_on,
+    "presence-of-one": one_connection_counts,
+    "absence-not-forgotten": absences_are_not_forgotten,
 }
 
 # The first seed that sees each: once the plan draws otherwise, the long test of test_planted.py prints another.
@@ -593,4 +621,6 @@ SEEN_BY: Final = {
     "list-takes-no-turns": 1_500_000_001,
     "deliveries-forgotten": 1_500_000_008,
     "feed-not-passed-on": 1_500_000_010,
+    "presence-of-one": 2_000_000_079,
+    "absence-not-forgotten": 2_000_000_004,
 }

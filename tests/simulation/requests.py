@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Final, Literal
 
-from tests.simulation.history import Cancel, Delivery, Forgery, LeaseChange, Listed, Put, Request
+from tests.simulation.history import Cancel, Delivery, Forgery, LeaseChange, Listed, Presence, Put, Request
 
 Change = Literal["confirm", "extend", "give back", "fail"]
 
@@ -40,11 +40,17 @@ def cancel(name: str, key: str) -> Request:
     return Request("cancel", name, f"delete {name}/key={key}\r\n".encode(), cancel=Cancel(name, key))
 
 
-def lease(name: str, lease_ms: int, wait_ms: int = 0) -> Request:
+def lease(name: str, lease_ms: int, wait_ms: int = 0, by: str = "") -> Request:
     """A GETS that leases an item."""
-    wait = f"/t={wait_ms}" if wait_ms else ""
-    text = f"gets {name}/open/lease={lease_ms}{wait}\r\n".encode()
-    return Request("read", name, text, takes=True, opens=True, lease_ms=lease_ms)
+    options = f"/t={wait_ms}" * bool(wait_ms) + f"/by={by}" * bool(by)
+    text = f"gets {name}/open/lease={lease_ms}{options}\r\n".encode()
+    return Request("read", name, text, takes=True, opens=True, lease_ms=lease_ms, by=by)
+
+
+def be_present(name: str, absence_ms: int) -> Request:
+    """Say that a holder is there through the connection."""
+    text = f"present {name} {absence_ms}\r\n".encode()
+    return Request("present", "", text, presence=Presence(name, absence_ms))
 
 
 LIST: Final = "~all"  # of a connection

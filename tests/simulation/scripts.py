@@ -7,7 +7,7 @@ from typing import Final
 from tests.simulation.history import Request
 from tests.simulation.host import STOP_US
 from tests.simulation.plan import IMPORTED, LATE
-from tests.simulation.requests import Change, lease, order, put, read, repair, undo, wipe
+from tests.simulation.requests import Change, be_present, lease, order, put, read, repair, undo, wipe
 
 WORK, CHILD, OTHER, OTHER_CHILD = "work", "work+a", "tmp", "tmp+x"
 HANG_UP: Final = "hang up"
@@ -141,6 +141,15 @@ def _lease(numbers: Iterator[int]) -> Iterator[Step]:
     yield Show(0, "confirm")
 
 
+def _absence(numbers: Iterator[int]) -> Iterator[Step]:
+    yield [put(WORK, numbers), put(WORK, numbers)]
+    yield [be_present("a", 100), lease(WORK, 3000, by="a"), lease(CHILD, 3000, by="a.1")]
+    yield HANG_UP
+    yield 150
+    yield [lease(WORK, 3000), put(WORK, numbers)]
+    yield Show(2, "confirm")
+
+
 def _move(numbers: Iterator[int]) -> Iterator[Step]:
     yield [put("jobs", numbers, expiry_s=1), put("jobs", numbers, expiry_s=1), put("jobs", numbers)]
     yield 1500
@@ -182,6 +191,7 @@ SCRIPTS: Final = (
     ),
     Script("lease", _lease, (WORK, CHILD), has_times=True),
     Script("lease and roll", _lease, (WORK, CHILD), TINY, has_times=True),
+    Script("absence", _absence, (WORK, CHILD), own={WORK: {"retry_delays_ms": (3,)}}, has_times=True),
     Script("stop", _stop, (WORK, OTHER)),
     Script("stop in no time", _stop, (WORK, OTHER), stop_time_us=0),
     Script("import", _import, (IMPORTED, IMPORTED + "+kid")),

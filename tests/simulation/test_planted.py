@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.simulation.plan import BOUND_FROM, DECLARED_FROM, LISTED_FROM, REASONED_FROM, TIMED_FROM
+from tests.simulation.plan import BOUND_FROM, DECLARED_FROM, LISTED_FROM, PRESENT_FROM, REASONED_FROM, TIMED_FROM
 from tests.simulation.planted import BUGS, CAN_BE_PLANTED, SEEN_BY, WHY_NOT
 from tests.simulation.world import run
 
@@ -31,7 +31,7 @@ def test_every_planted_bug_is_seen_by_the_quick_tests() -> None:
 @pytest.mark.skipif(not SEARCHES, reason="it takes minutes for each: SEARCH=1 does it, as does make prove")
 @pytest.mark.parametrize("bug", sorted(BUGS.keys() - IN_LEASES))
 def test_every_planted_bug_is_seen_by_the_thousand_seeds(bug: str) -> None:
-    starts = (0, TIMED_FROM, REASONED_FROM, DECLARED_FROM, BOUND_FROM, LISTED_FROM)
+    starts = (0, TIMED_FROM, REASONED_FROM, DECLARED_FROM, BOUND_FROM, LISTED_FROM, PRESENT_FROM)
     first = max(start for start in starts if SEEN_BY.get(bug, 0) >= start)
     with BUGS[bug]():
         seen_by = next((seed for seed in range(first, first + RUNS_MAX) if run(seed).violations), None)

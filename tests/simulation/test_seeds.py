@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.simulation.plan import BOUND_FROM, LISTED_FROM
+from tests.simulation.plan import BOUND_FROM, LISTED_FROM, PRESENT_FROM
 from tests.simulation.planted import SEEN_BY
 from tests.simulation.world import run
 
 QUICK = range(16)
 BOUND = range(BOUND_FROM, BOUND_FROM + 4)
 LISTED = range(LISTED_FROM, LISTED_FROM + 4)
+PRESENT = range(PRESENT_FROM, PRESENT_FROM + 4)
 # What these had found is mended. The same seeds may play other parts by now: the tests named keep what they showed.
 FOUND = {
     18: "a compaction that could not open its segment tried forever (test_maintenance)",
@@ -119,6 +120,16 @@ def test_no_promise_is_broken_where_queues_are_bound_to_exchanges() -> None:
 
 def test_no_promise_is_broken_where_clients_lease_from_lists_and_a_queue_keeps_nothing() -> None:
     assert violations(LISTED) == []
+
+
+def test_no_promise_is_broken_where_holders_are_present_and_servers_are_stopped_for_a_while() -> None:
+    assert violations(PRESENT) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_no_promise_is_broken_in_more_runs_with_holders() -> None:
+    assert violations(range(PRESENT_FROM + 4, PRESENT_FROM + 150)) == []
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ from tests.simulation.history import STOPPED, Cancel, Delivery, LeaseChange, Lif
 FOR_EVER_US = FOR_EVER_MS
 ID_SHIFT = 29  # of a token
 A_TICK_US = 1000  # the server's clock counts in milliseconds
+NOTICED_US = 250_000  # a server that was stopped for longer knows that
 
 
 class Times(Excuses):
@@ -131,7 +132,7 @@ class Times(Excuses):
 
         An attempt has one end, the first: of what is shown later nothing sets another time.
         """
-        if following.sent_us < lease.served_us:
+        if following.sent_us < lease.served_us or self._absent_us(lease, lease.connection.life) <= following.served_us:
             return -1
         for change in shown:
             is_end = change.kind in ("give back", "fail") and change.outcome == "done"
@@ -215,6 +216,37 @@ class Times(Excuses):
             ends.append((event.latest_us(), new_us))
         return max(end_us - self._steps_ahead_us(since, lease.sent_us, life, until_us), grace_end_us)
 
+    def _absent_us(self, lease: Delivery, life: Life) -> int:
+        """When the holder of a lease may first have been absent for so long, in a life or one before, that it ends."""
+        if not lease.by:
+            return FOR_EVER_US
+        lives = self._history.lives[lease.connection.life.number - 1 : life.number]
+        return min([self._absent_in(one, lease.by.partition(".")[0], lease.sent_us) for one in lives])
+
+    def _absent_in(self, life: Life, name: str, since_us: int) -> int:
+        """When a holder that is there since some instant may first have been absent for too long in one life."""
+        said = [one for one in self._history.presences if one.name == name]
+        said = [one for one in said if one.connection is not None and one.connection.life is life]
+        if not said:
+            return FOR_EVER_US
+        absence_us = min(one.absence_ms for one in said) * 1000
+        there = sorted((one.answered_us, max(one.last_us, one.answered_us)) for one in said if one.answered_us >= 0)
+        gone_us = min(one.sent_us for one in said)
+        for from_us, until_us in [*there, (FOR_EVER_US, FOR_EVER_US)]:
+            over_us = self._over_us(gone_us, absence_us)
+            if from_us > over_us and from_us > since_us:
+                return max(over_us, since_us)
+            gone_us = max(gone_us, until_us)
+        return FOR_EVER_US
+
+    def _over_us(self, gone_us: int, absence_us: int) -> int:
+        """When the absence of a holder is over at the earliest: a server that was stopped itself counts it anew."""
+        over_us = gone_us + absence_us - A_TICK_US
+        for from_us, until_us in self._history.halts:
+            if until_us - from_us > NOTICED_US and from_us < over_us and until_us > gone_us:
+                over_us = until_us + absence_us - A_TICK_US
+        return over_us
+
     def _goes_on(self, reader: str, since: Life, life: Life) -> bool:
         """Whether leases of one life are there in another: they are in the journal, unless a power cut took them."""
         if since is life:
@@ -237,6 +269,8 @@ class Times(Excuses):
         if from_us < lease.served_us or not self._goes_on(reader, since, life):
             return False
         if self._leased_until(lease, life, from_us, until_us, without) <= until_us:
+            return False
+        if self._absent_us(lease, life) <= until_us:
             return False
         put = lease.put
         if put.answered_us < 0 or put.answered_us > from_us:

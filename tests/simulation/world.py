@@ -20,10 +20,12 @@ from tests.simulation.plan import (
     BOUND_FROM,
     DECLARED_FROM,
     LISTED_FROM,
+    PRESENT_FROM,
     REASONED_FROM,
     TIMED_FROM,
     Plan,
     add_feeder,
+    add_holders,
     add_lists,
     add_times,
     draw,
@@ -61,6 +63,8 @@ def plan_of(seed: int) -> Plan:
         plan.says_why = seed >= REASONED_FROM
         if seed >= LISTED_FROM:
             add_lists(plan, Random(f"{seed} lists"))
+        if seed >= PRESENT_FROM:
+            add_holders(plan, Random(f"{seed} holders"))
     if seed >= DECLARED_FROM:
         plan.declares = True
         plan.modes |= {name: Mode(sync_ms=None) for name in NAMES}
@@ -106,6 +110,8 @@ class World(Host):
             self.add("reasons looked at", len(self.history.reasons))
             self.add("delayed puts", sum(put.delay_ms > 0 for put in self.history.puts.values()))
             self.add("puts with keys", sum(bool(put.key) for put in self.history.puts.values()))
+        if self.history.presences:
+            self.add("presences", len(self.history.presences))
         if self.history.listed:
             self.add("leases from lists", sum(bool(one.reader) for one in self.history.listed))
             self.add("lists found empty", sum(not one.reader for one in self.history.listed))
@@ -262,6 +268,8 @@ class World(Host):
             self._later(self._step_clock, server)
         if fate.random() < 0.1:
             server.network.descriptors_run_out = 0.7
+        if plan.halts:
+            self._later(self._halt, server)
         self.faults.short_writes = fate.choice([0, 0, 0.1])
 
     def _later(self, trouble: Callable[[], None], server: Server) -> None:
@@ -270,6 +278,20 @@ class World(Host):
                 trouble()
 
         self.schedule.after(int(self._fate.uniform(0, 1500)) * 1000, strike)
+
+    def _halt(self) -> None:
+        """SIGSTOP, and SIGCONT a while later."""
+        server, now_us = self.server, self.schedule.now_us
+        assert server is not None
+        until_us = now_us + int(self._aside.uniform(50, 1500)) * 1000
+        self.say("the server is stopped")
+        self.history.halts.append((now_us, until_us))
+        server.loop.stop()
+        self.schedule.after(until_us - now_us, self._go_on, server)
+
+    def _go_on(self, server: Server) -> None:
+        self.say("the server goes on")
+        server.loop.go_on()
 
     def _disk_fails(self) -> None:
         fate, faults = self._fate, self.faults
