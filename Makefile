@@ -113,8 +113,8 @@ fuzz: $(INSTALLED) ## each fuzz target for FUZZ_SECONDS (an hour), one after the
 DRAW_FIRST = FIRST=$${FIRST:-$$(shuf -i 1000000-1999999999 -n 1)} && export FIRST && \
     echo "$@: fresh seeds of the simulation from $$FIRST on; FIRST=$$FIRST repeats them"
 
-# SEEDS=100, KILL_CYCLES=20 and POWER_CUTS=30 are shorter, as are those of jobs (JOB_SEEDS, JOB_KILLS, JOB_POWER_CUTS) and of
-# clusters (CLUSTER_SEEDS, CLUSTER_SECONDS) and of Celery (CELERY_TASKS=50000 CELERY_KILLS=12).
+# SEEDS=100, KILL_CYCLES=20 and POWER_CUTS=30 are shorter, as are those of jobs (JOB_SEEDS, JOB_KILLS, JOB_POWER_CUTS), of
+# clusters (CLUSTER_SEEDS, CLUSTER_SECONDS) and of Celery (CELERY_TASKS=50000 CELERY_KILLS=12 CELERY_ETAS=10000).
 SEEDS ?= 10000
 KILL_CYCLES ?= 1000
 POWER_CUTS ?= 200
@@ -125,6 +125,7 @@ CLUSTER_SEEDS ?= 10000
 CLUSTER_SECONDS ?= 600
 CELERY_TASKS ?= 1000000
 CELERY_KILLS ?= 200
+CELERY_ETAS ?= 100000
 FLIPS ?= 100000
 SOAK_SECONDS ?= 3600
 PROPERTY_TESTS := tests/kestreld/queues/test_model.py tests/kestreld/journal/test_records.py \
@@ -163,6 +164,9 @@ prove: $(INSTALLED) ## test the guarantees of docs/guarantees.md at length: seed
 	@echo "prove: Celery: $(CELERY_TASKS) tasks, $(CELERY_KILLS) times kill -9"
 	@CELERY_TASKS=$(CELERY_TASKS) CELERY_KILLS=$(CELERY_KILLS) $(BIN)/python -m pytest -s -p no:xdist \
 	    tests/integrations/celery/test_kill_run.py
+	@echo "prove: Celery: $(CELERY_ETAS) tasks for later"
+	@CELERY_ETAS=$(CELERY_ETAS) CELERY_ETA_SECONDS=300 CELERY_LATE_SECONDS=1 $(BIN)/python -m pytest -s -p no:xdist \
+	    tests/integrations/celery/test_later.py
 	@echo "prove: $(SOAK_SECONDS) s of work without growth"
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -s -p no:xdist -m long tests/faults/test_soak.py
 

@@ -1,10 +1,15 @@
 """What tasks have done, read from the files in which `effects.py` notes it."""
 
+import time
 from array import array
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from tests.support.waiting import until
+
+PAUSE_S: Final = 0.05  # between two looks at all files
 
 
 class Attempt(NamedTuple):
@@ -46,6 +51,13 @@ class Executions:
                 what, number, pid, at = line.split()
                 (self._begin if what == b"begin" else self._end)(int(number), int(pid), float(at))
         return self
+
+    def await_ended(self, count: int) -> None:
+        """Wait until so many tasks have ended. Fails where none does for long."""
+        while self.read().ended < count:
+            before = self.ended
+            until(lambda before=before: self.read().ended > before, f"task {before + 1} of {count} to end")
+            time.sleep(PAUSE_S)
 
     def _begin(self, number: int, pid: int, at: float) -> None:
         missing = number + 1 - len(self._pids)

@@ -69,13 +69,6 @@ class Run:
                         return
                 app.send_task("effect", (number, number % 2 and chance.uniform(0.01, 0.05)), producer=producer)
 
-    def await_ended(self, count: int) -> None:
-        """Wait until so many tasks have ended; fails where none does for long."""
-        while self.executions.read().ended < count:
-            before = self.executions.ended
-            until(lambda before=before: self.executions.read().ended > before, f"task {before + 1} to end")
-            time.sleep(0.05)
-
     def kill(self, kind: str) -> None:
         index = self._chance.randrange(WORKERS)
         worker = self.workers[index]
@@ -119,11 +112,11 @@ def test_every_effect_happens_and_no_task_begins_again_while_its_process_is_aliv
     with running(tmp_path, TASKS) as run:
         since = time.monotonic()
         for kill in range(KILLS):
-            run.await_ended(TASKS * (kill + 1) // (KILLS + 1))
+            run.executions.await_ended(TASKS * (kill + 1) // (KILLS + 1))
             kind = KINDS[kill % len(KINDS)]
             run.kill(kind)
             kills[kind] += 1
-        run.await_ended(TASKS)
+        run.executions.await_ended(TASKS)
         took_s = time.monotonic() - since
         time.sleep(LEASE_S + GRACE_S)  # what is still to come would come by then
     executions = run.executions.read()
@@ -141,7 +134,7 @@ def test_every_task_runs_once_where_nothing_is_killed(tmp_path: Path) -> None:
     tasks = min(TASKS, UNDISTURBED_MAX)
     with running(tmp_path, tasks) as run:
         since = time.monotonic()
-        run.await_ended(tasks)
+        run.executions.await_ended(tasks)
         took_s = time.monotonic() - since
         time.sleep(LEASE_S)
     executions = run.executions.read()
