@@ -31,7 +31,7 @@ TOLD_MAX: Final = 10  # holders named in the log, of those whose leases end toge
 
 
 class Present(NamedTuple):
-    """What a connection says: that the holder is present through it."""
+    """A holder of leases that is present through a connection, as that says."""
 
     name: str
     absence_ms: int  # how long after the last connection the holder's leases end; 0 = never because of that

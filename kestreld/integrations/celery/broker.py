@@ -146,8 +146,8 @@ class Broker:
         return Consumption(wire, holder, settings.lease_ms, settings.outage_s, self.keeper, renewals)
 
     def deliveries(self, leased: Leased) -> int:
-        """How often the item was delivered before. Of a server that does not say, whether this transport has given it
-        back, as far as that remembers.
+        """Number of times that the item was delivered before. Of a server that does not say, whether this transport has
+        given it back, as far as that remembers.
         """
         return int(leased.held.item in self._returned) if leased.deliveries is None else leased.deliveries
 

@@ -26,7 +26,7 @@ SLOW_MS: Final = 2  # a callback that took longer than that has executed a task:
 
 
 class Management(base.Management):
-    """What `celery list bindings` shows."""
+    """The bindings that `celery list bindings` shows."""
 
     def get_bindings(self) -> list[dict[str, str]]:
         with self.transport.client.channel() as channel:
