@@ -208,8 +208,8 @@ class LeaseKeeper:
         problem: KestrelError | None = None
         for end, reply in zip(batch, replies, strict=True):
             self._ends.popleft()
-            if reply in _ENDED:
-                self.answered(end, reply)
+            if reply in _ENDED or (isinstance(reply, bytes) and reply.startswith(b"CLIENT_ERROR")):
+                self.answered(end, reply)  # what is refused would be refused again
                 continue
             if reply is None:
                 end.was_sent = True
