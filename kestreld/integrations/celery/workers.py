@@ -1,7 +1,7 @@
 """Workers of Celery: what they do for transports that Celery knows, and would leave out for this one."""
 
 import sys
-from threading import main_thread
+from types import FrameType
 
 
 def reserved_tasks() -> int:
@@ -25,7 +25,10 @@ def is_in_soft_shutdown() -> bool:
 
     Celery sleeps for `worker_soft_shutdown_timeout` in a signal handler, so that its event loop stands still.
     """
-    frame = sys._current_frames().get(main_thread().ident or 0)
-    while frame is not None and frame.f_code.co_name != "wait_for_soft_shutdown":
-        frame = frame.f_back
-    return frame is not None
+    for frame in sys._current_frames().values():
+        called: FrameType | None = frame
+        while called is not None:
+            if called.f_code.co_name == "wait_for_soft_shutdown":
+                return True
+            called = called.f_back
+    return False
