@@ -465,7 +465,7 @@ def test_a_server_that_does_not_count_deliveries_is_not_asked_again() -> None:
     with scripted_peer(script) as peer:
         wire = Wire(peer.address, Login(), 5)
         keeper = LeaseKeeper(Wire(peer.address, Login(), 5), 60_000, lambda: True, lambda: None)
-        consumption = Consumption(wire, "me", 60_000, 5, keeper)
+        consumption = Consumption(wire, "me", 60_000, 5, keeper, lambda talks: ())
         consumption.queues = [b"work"]
         while not consumption.ready:
             consumption.ask(1)
