@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PORT_DEFAULT: Final = 22133
 RECEIVE_BYTES: Final = 65_536
+SEND_BYTES: Final = 262_144  # so much is sent within a time-out
 # As no other thing waits for these, or a thread of the system does, they are never those of gevent or eventlet.
 _poll: Final = original("select", "poll")
 _unpatched_socket: Final = original("socket", "socket")
@@ -37,6 +38,8 @@ _TCP_OPTIONS: Final = (
             ("TCP_KEEPINTVL", 3),
             ("TCP_KEEPCNT", 3),
             ("TCP_USER_TIMEOUT", 20_000),
+            # Sending lasts until the rest is under way, however much the kernel would take.
+            ("TCP_NOTSENT_LOWAT", SEND_BYTES),
         )
         if hasattr(socket, name)  # not on every system
     ),
@@ -194,6 +197,12 @@ def limit_waits(connected: Socket, seconds: float) -> None:
     span = struct.pack("ll", *divmod(max(1, round(seconds * 1_000_000)), 1_000_000))  # 0 would be no time-out
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         plain.setsockopt(socket.SOL_SOCKET, option, span)
+
+
+def send_all(connected: Socket, data: bytes) -> None:
+    """Send data, however long that takes: the time-out is for silence. Raises OSError."""
+    for start in range(0, len(data), SEND_BYTES):
+        connected.sendall(data[start : start + SEND_BYTES])
 
 
 def log_in(connected: Socket, server: str, login: Login) -> None:

@@ -2,10 +2,18 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Self, TypeVar
 
-from kestreld.client.access import PORT_DEFAULT, RECEIVE_BYTES, Login, ServerAddress, is_quiet, set_tcp_options
+from kestreld.client.access import (
+    PORT_DEFAULT,
+    RECEIVE_BYTES,
+    SEND_BYTES,
+    Login,
+    ServerAddress,
+    is_quiet,
+    set_tcp_options,
+)
 from kestreld.client.transport import reason_of
 from kestreld.errors import ConnectionLost, KestrelError, ServersAway
 
@@ -74,12 +82,17 @@ class AsyncTransport(Generic[V]):
         return (await self.answers([data], self._timeout_ms + wait_ms))[0]
 
     async def answers(self, requests: Sequence[bytes], answer_ms: int) -> list[V]:
-        """Send requests at once, and return the reply to each; the server may take `answer_ms`, not the time-out."""
+        """Send requests at once, and return the reply to each; the server may take `answer_ms`, not the time-out.
+
+        That is for silence: a long request or reply lasts as long as bytes go or come.
+        """
         try:
-            async with asyncio.timeout(answer_ms / 1000):
-                await self._send(b"".join(requests))
+            async with asyncio.timeout(answer_ms / 1000) as limit:
+                await self._send(b"".join(requests), lambda: _go_on(limit, answer_ms))
                 while len(self._values) < len(requests):
                     await self._receive()
+                    if len(self._values) < len(requests):
+                        _go_on(limit, answer_ms)
         except OSError as error:
             raise ConnectionLost(self.address, _reason_of(error, answer_ms)) from error
         return [self._values.popleft() for _ in requests]
@@ -90,9 +103,12 @@ class AsyncTransport(Generic[V]):
             await self._receive()
         return self._values.popleft()
 
-    async def _send(self, data: bytes) -> None:
-        if data:
-            self._outgoing.write(data)
+    async def _send(self, data: bytes, go_on: Callable[[], None] | None = None) -> None:
+        """Send data. `go_on` is called whenever a part of what is long is under way."""
+        for start in range(0, len(data), SEND_BYTES):
+            if start and go_on is not None:
+                go_on()
+            self._outgoing.write(data[start : start + SEND_BYTES])
             await self._outgoing.drain()
 
     async def _receive(self) -> None:
@@ -119,6 +135,11 @@ class AsyncTransport(Generic[V]):
     def close(self) -> None:
         """Close at once; bytes on their way are lost."""
         self._outgoing.transport.abort()
+
+
+def _go_on(limit: asyncio.Timeout, span_ms: int) -> None:
+    """Have a time-out begin again."""
+    limit.reschedule(asyncio.get_running_loop().time() + span_ms / 1000)
 
 
 def _reason_of(error: OSError, timeout_ms: int) -> str:

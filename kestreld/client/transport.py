@@ -19,6 +19,7 @@ from kestreld.client.access import (
     hang_up,
     is_quiet,
     log_in,
+    send_all,
 )
 from kestreld.client.blocks import text
 from kestreld.client.calls import carry_out
@@ -199,7 +200,7 @@ class Transport:
             self._ask_who_is_there()
         if self._socket is None:
             raise errors.ConnectionLost(self.address, self._why_closed)
-        self._socket.sendall(request)
+        send_all(self._socket, request)
 
     def _needs_knowing(self, request: bytes) -> bool:
         if self.asks_kind:

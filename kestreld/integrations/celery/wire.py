@@ -4,15 +4,23 @@ What is sent and what replies mean is the client's: see QueueTalks.
 """
 
 import select
-import socket
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from threading import RLock
 from typing import Final, TypeVar
 
 from kestreld.client.absence import now_ms
-from kestreld.client.access import RECEIVE_BYTES, Login, ServerAddress, Socket, connect, finish_sending, limit_waits
+from kestreld.client.access import (
+    RECEIVE_BYTES,
+    SEND_BYTES,
+    Login,
+    ServerAddress,
+    Socket,
+    connect,
+    finish_sending,
+    limit_waits,
+    send_all,
+)
 from kestreld.client.calls import carry_out
 from kestreld.client.queue_talks import UNAUTHENTICATED, Answer, QueueTalks, Request, Talk
 from kestreld.client.replies import Reply, ReplyParser, UnparsableReply
@@ -25,7 +33,6 @@ T = TypeVar("T")
 Sink = Callable[[Reply | None, bytes], None]
 Announcement = Callable[[QueueTalks], Talk[object]]
 NO_ANSWER: Final = "no answer in time"
-SEND_BYTES: Final = 262_144  # that much at least is sent within the time-out
 
 
 class Wire:
@@ -95,9 +102,6 @@ class Wire:
             except OSError as error:
                 raise ServersAway({self.address: reason_of(error)}) from error
             limit_waits(connected, limit_s)
-            if sys.platform == "linux" and connected.family != socket.AF_UNIX:
-                # Sending lasts until the rest is under way, however much the kernel would take.
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, SEND_BYTES)
             self._socket = connected
             self._is_tls = hasattr(connected, "pending")
             self._parser = ReplyParser(keeps_headers=True)
@@ -149,8 +153,7 @@ class Wire:
                 self.close()
                 return
             try:
-                for start in range(0, len(request), SEND_BYTES):
-                    self._socket.sendall(request[start : start + SEND_BYTES])
+                send_all(self._socket, request)
             except OSError as error:
                 self.lose(reason_of(error))
             if len(request) > SEND_BYTES:

@@ -11,11 +11,11 @@ import kestreld.integrations.celery
 from kestreld.errors import LoginRefused
 from kestreld.integrations.celery.leases import FINISH_MS
 from tests.functional.test_tls import settings
-from tests.integrations.celery.way import Way
 from tests.support.accounts import login, quick_hash
 from tests.support.certificates import Authority
 from tests.support.daemon import running_daemon
 from tests.support.queue_client import QueueClient
+from tests.support.way import Way
 
 assert kestreld.integrations.celery
 USERS = f"""

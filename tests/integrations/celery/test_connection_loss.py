@@ -12,11 +12,11 @@ import pytest
 import kestreld.integrations.celery  # noqa: F401 - as a program of Kombu's without Celery does
 from kestreld.client import KestrelCluster
 from kestreld.errors import ConnectionLost
-from tests.integrations.celery.way import Way
 from tests.support.daemon import Daemon
 from tests.support.ports import free_port
 from tests.support.queue_client import QueueClient
 from tests.support.waiting import until
+from tests.support.way import Way
 
 
 @pytest.fixture

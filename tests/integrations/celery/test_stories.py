@@ -12,10 +12,10 @@ import pytest
 
 from kestreld.client import KestrelCluster
 from tests.integrations.celery.executions import attempts, ended
-from tests.integrations.celery.way import Way
 from tests.integrations.celery.workers import running_worker
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.waiting import until
+from tests.support.way import Way
 
 pytestmark = pytest.mark.long
 OUTAGE_S = 120
