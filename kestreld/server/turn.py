@@ -1,12 +1,13 @@
 """One turn of the server: run the commands of every ready connection, commit, send the replies.
 
-Hang-ups and writable connections come first, so that the items they return are there for others' commands; then waits
-that are due, sessions that can continue, and new input. A reply leaves only after the commit that it depends on is
-written. All connections are on one poller, which also has asyncio's selector as a descriptor (`loop`).
+Hang-ups and writable connections come first, so that the items they return are there for others' commands; then what
+is due, sessions that can continue, and new input. If the server did not run for a while, input comes first for some
+turns: it may extend a lease that is due. A reply leaves only after the commit that it depends on is written. All
+connections are on one poller, which also has asyncio's selector as a descriptor (`loop`).
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from kestreld import net
 from kestreld.clock import Clock
@@ -15,6 +16,9 @@ from kestreld.queues.agenda import Agenda
 from kestreld.queues.commit import GroupCommit
 from kestreld.server.partial_items import PartialItems
 from kestreld.server.session import Session
+
+LATE_MS: Final = 100  # what is due for so long was so while the server did not run
+TURNS_BEFORE: Final = 6  # until then; not every one polls, and what a new connection has to say takes two that do
 
 
 class Acceptor(Protocol):
@@ -46,6 +50,8 @@ class Turn:
         self.ready: list[Session] = []  # those whose waiting commands may continue
         self.outgoing: list[Session] = []
         self.senders: list[Callable[[], None]] = []  # of other output that leaves after a commit
+        self._looked_at_ms = clock.monotonic_ms  # on the agenda
+        self._turns_before = 0  # that are to come before what is due
 
     def run(self, events: Events) -> None:
         """Run one turn with the poller's events."""
@@ -54,9 +60,10 @@ class Turn:
         for fd, mask in events:
             if mask != 1:
                 self._unusual(fd, mask)
-        due = self.agenda.heap
-        if due and due[0][0] <= self.clock.monotonic_ms:
-            self.agenda.fall_due(self.clock.monotonic_ms)
+        due, now_ms = self.agenda.heap, self.clock.monotonic_ms
+        if due and due[0][0] <= now_ms and self._is_time_for(due[0][0], now_ms):
+            self.agenda.fall_due(now_ms)
+        self._looked_at_ms = now_ms
         if self.ready:
             self._go_on()
         for fd, mask in events:
@@ -69,6 +76,16 @@ class Turn:
         if self.ready:
             self._go_on()
         self.finish()
+
+    def _is_time_for(self, due_at_ms: int, now_ms: int) -> bool:
+        """Return whether what is due may happen, or clients are to be heard first, who could not be for a while."""
+        if self._turns_before:
+            self._turns_before -= 1
+        elif now_ms - due_at_ms > LATE_MS and self._looked_at_ms < due_at_ms:
+            self._turns_before = TURNS_BEFORE
+        if self._turns_before:
+            self.again()
+        return not self._turns_before
 
     def finish(self) -> None:
         """Commit, then send; also called after timers, which run outside a turn."""
