@@ -12,7 +12,7 @@ absence is read before anything ends.
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from kestreld.queues.agenda import Scheduled
+from kestreld.queues.agenda import Alarm
 from kestreld.queues.collection import QueueCollection
 from kestreld.queues.commit import Tally
 from kestreld.queues.everywhere import Steps, everywhere
@@ -59,14 +59,15 @@ class Control(Protocol):
     def finish_turn(self) -> None: ...
 
 
-class Presence(Scheduled):
+class Presence:
     """The holders that are present, and those that no longer are: they come back in time, or their leases end."""
 
-    __slots__ = ("_absent", "_collection", "_connections", "_control", "_is_ending", "_over")
+    __slots__ = ("_absent", "_alarm", "_collection", "_connections", "_control", "_is_ending", "_next_at_ms", "_over")
 
     def __init__(self, collection: QueueCollection, control: Control) -> None:
-        super().__init__(-1)
         self._collection = collection
+        self._alarm = Alarm(collection.agenda, self._step)
+        self._next_at_ms = -1  # when the next step is due; -1 = nobody is absent
         self._control = control
         self._connections: dict[str, int] = {}  # of each holder that is present
         self._absent: dict[str, _Absence] = {}
@@ -91,19 +92,20 @@ class Presence(Scheduled):
                 del self._absent[next(iter(self._absent))]
             now_ms = self._collection.clock.monotonic_up_ms()
             self._absent[name] = _Absence(present, now_ms)
-            if self.due_at_ms < 0:
+            if self._next_at_ms < 0:
                 self._plan(now_ms)
 
     def _plan(self, now_ms: int) -> None:
-        self.due_at_ms = -1
+        self._next_at_ms = -1
         if self._absent:
             first_at_ms = min([absence.over_at_ms for absence in self._absent.values()])
-            self.due_at_ms = min(first_at_ms, now_ms + STEP_MS)
-            self._collection.agenda.add(self)
+            self._next_at_ms = min(first_at_ms, now_ms + STEP_MS)
+            self._alarm.set(self._next_at_ms)
 
-    def fall_due(self, now_ms: int) -> None:
-        """Take a step: find the holders that have been absent for too long."""
-        was_stopped = now_ms - self.due_at_ms > LATE_MS
+    def _step(self) -> None:
+        """Find the holders that have been absent for too long."""
+        now_ms = self._collection.clock.monotonic_ms
+        was_stopped = now_ms - self._next_at_ms > LATE_MS
         for name, absence in list(self._absent.items()):
             if was_stopped:
                 absence.over_at_ms = now_ms + absence.absence_ms

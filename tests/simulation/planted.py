@@ -621,6 +621,6 @@ SEEN_BY: Final = {
     "list-takes-no-turns": 1_500_000_001,
     "deliveries-forgotten": 1_500_000_008,
     "feed-not-passed-on": 1_500_000_010,
-    "presence-of-one": 2_000_000_079,
+    "presence-of-one": 2_000_000_010,
     "absence-not-forgotten": 2_000_000_004,
 }
