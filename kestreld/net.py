@@ -23,6 +23,8 @@ WRITE: Final = select.EPOLLOUT | select.EPOLLRDHUP
 HANG_UP_ONLY: Final = select.EPOLLRDHUP
 END_OUTPUT: Final = socket.SHUT_WR
 BACKLOG: Final = 1024
+# How a connection ends that is probed, or written to, and whose other end is silent.
+WITHOUT_A_WORD: Final = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH))
 _CREDENTIALS: Final = struct.Struct("iII")  # of a peer on a Unix socket: pid, uid, gid
 
 

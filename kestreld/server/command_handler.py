@@ -152,6 +152,9 @@ class CommandHandler:
         """Return the reply after a commit that replies depend on has failed: the outcome is unknown."""
         raise NotImplementedError
 
+    def lose_sight(self) -> None:
+        """Take note that the connection has ended without a word from the client: it may be alive, and cut off."""
+
     def quit(self) -> None:
         """End the session at the client's request."""
         self.closing = self.has_quit = True

@@ -72,8 +72,8 @@ class Session:
             data = self._recv(wanted_bytes)
         except BlockingIOError:
             return
-        except OSError:
-            self.hung_up()
+        except OSError as error:
+            self._broken(error)
             return
         if not data:
             self._end_of_input()
@@ -209,6 +209,11 @@ class Session:
             else:
                 self._watch(net.READ)
 
+    def _broken(self, error: OSError) -> None:
+        if error.errno in net.WITHOUT_A_WORD:
+            self.handler.lose_sight()
+        self.hung_up()
+
     def hung_up(self) -> None:
         """Close a broken connection: no reply can be sent."""
         if not self.closed:
@@ -315,8 +320,8 @@ class Session:
             sent = self._send(data)
         except BlockingIOError:
             sent = 0
-        except OSError:
-            self.hung_up()
+        except OSError as error:
+            self._broken(error)
             return False
         self.stats.bytes_written += sent
         if self.promised:

@@ -232,6 +232,10 @@ class LeaseCommands(TableCommands):
             presence.leave(before if command.delay_ms else before._replace(absence_ms=0))
         self.out.append(wire.OK)
 
+    def lose_sight(self) -> None:
+        if self.present is not None:
+            self.present = self.present._replace(absence_ms=0)
+
     def disconnect(self) -> None:
         super().disconnect()
         if self.present is not None:
