@@ -4,7 +4,8 @@ A family is in `families`, and its readers are in `readers` by full name. A fami
 is in `broken` instead, and raises the reason when it is asked for.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from shlex import quote
 from typing import Final
@@ -40,7 +41,7 @@ from kestreld.queues.everywhere import Steps
 from kestreld.queues.memory import Memory
 from kestreld.queues.queue import Queue
 from kestreld.queues.reader import Reader
-from kestreld.queues.slices import WAITS
+from kestreld.queues.slices import WAITS, Work
 from kestreld.queues.trash import Trash
 from kestreld.queues.trash_note import DELETE, FLUSH, Note
 from kestreld.queues.waiters import Absence, Waiter
@@ -80,6 +81,7 @@ class QueueCollection:
         self.broken: dict[str, JournalCorrupt] = {}  # families whose journal could not be recovered
         # Called when a queue is deleted or reconfigured, or has MANY_READERS.
         self.names_changed: list[Callable[[], None]] = []
+        self.listed: Counter[str] = Counter()  # queues on lists of connections, which count as readers
         self.created = self.deleted = 0
         self.moved_in = 0  # items put on parents without a SET
         self.past = Totals()  # of deleted queues
@@ -314,11 +316,12 @@ class QueueCollection:
                 f"{parent.name}: fanout_only begins once the {parent.items + later} items there are taken or flushed"
             )
 
-    def delete_unread(self, queue: Queue) -> Iterator[str]:
-        """Delete the queues of a family whose `idle_delete` is over, one per step; yields their names.
+    def delete_unread(self, queue: Queue) -> Work:
+        """Delete the queues of a family whose `idle_delete` is over, with their bindings, one per step.
 
-        A `fanout_only` parent counts as read while it has children, and the last queue of a family while somebody
-        follows the journal: by a position of the reader API, or waiting for items.
+        A queue counts as read while it is on a connection's list, a `fanout_only` parent while it has children, and
+        the last queue of a family while somebody follows the journal: by a position of the reader API, or waiting for
+        items.
         """
         for reader in [one for one in queue.readers.values() if one.config.idle_delete_ms is not None]:
             if reader.deleted:
@@ -328,18 +331,37 @@ class QueueCollection:
             if (
                 reader.was_read()
                 or reader.unread_since_ms < 0
+                or reader.name in self.listed
                 or (reader is queue.feeder and not is_last)
                 or (is_last and (queue.streams or queue.followers))
             ):
                 reader.count_unread_from(now_ms)
             elif now_ms - reader.unread_since_ms > (reader.config.idle_delete_ms or 0) and queue.stopped is None:
+                is_bound = yield from self._unbind_unread(reader)
+                if self.readers.get(reader.name) is not reader:
+                    continue
+                if is_bound or reader.was_read() or reader.name in self.listed:
+                    reader.count_unread_from(now_ms)
+                    continue
                 try:
                     self.delete(reader.name)
                 except (JournalFailed, JournalCorrupt) as problem:
                     reader.count_unread_from(now_ms)
                     self.report(f"{reader.name}: cannot be deleted, although nobody reads it: {problem}")
                 else:
-                    yield reader.name
+                    yield None
+
+    def _unbind_unread(self, reader: Reader) -> Generator[int | None, None, bool]:
+        """Remove the bindings of a queue, by which others would make it anew, and without its settings.
+
+        Returns True if it has some all the same.
+        """
+        key = reader.name.encode("latin-1")
+        if self.bindings.has(key):
+            problem = yield from self.bindings.unbind_all(key)
+            if problem is not None:
+                self.report(f"{reader.name}: cannot be unbound, although nobody reads it: {problem}")
+        return self.bindings.has(key)
 
     def flush_all(self) -> Steps:
         """Flush every queue, one per step."""

@@ -194,8 +194,7 @@ class Maintenance:
             yield None
             while queue.free_dropped():
                 yield None
-            for _ in self._collection.delete_unread(queue):
-                yield None
+            yield from self._collection.delete_unread(queue)
         if has_one_ahead or self._is_going_back:
             self._go_back(has_one_ahead)
         if self._collection.memory.is_short:

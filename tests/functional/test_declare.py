@@ -171,6 +171,32 @@ def test_a_declared_queue_that_nobody_reads_goes_with_its_declaration(tmp_path: 
         assert settings(client, "reply-1")["idle_delete"] == "none"
 
 
+def test_a_declared_queue_that_nobody_reads_goes_with_its_bindings(tmp_path: Path) -> None:
+    """By these it would be made anew, without its settings, and never end."""
+    with running_daemon(tmp_path) as own, QueueClient(own.port) as client:
+        client.do(b"bind replies reply-1 key", b"OK\r\n")
+        client.do(b"bind replies reply-2 key", b"OK\r\n")
+        declared(client, "reply-1 idle_delete=1ms")
+        until(lambda: not settings(client, "reply-1"), "the end of the queue")
+        client.do(b"bindings", b"BINDING replies reply-2 key %\r\nEND\r\n")
+
+
+def test_a_queue_on_the_list_of_a_connection_counts_as_read(tmp_path: Path) -> None:
+    """Whoever listens there may be busy for longer. Another queue is gone by then."""
+    with running_daemon(tmp_path) as own, QueueClient(own.port) as client:
+        with QueueClient(own.port) as listener:
+            listener.do(b"wait ~mine reply-1 reply-2", b"OK\r\n")
+            for name in ("reply-1", "reply-2", "other"):
+                declared(client, f"{name} idle_delete=1ms")
+            until(lambda: not settings(client, "other"), "the end of a queue that is on no list")
+            assert settings(client, "reply-1")
+            listener.do(b"wait ~mine", b"OK\r\n")
+            until(lambda: not settings(client, "reply-1"), "the end of a queue that is on no list any more")
+            listener.do(b"wait ~mine reply-2", b"OK\r\n")
+            declared(client, "reply-2 idle_delete=1ms")
+        until(lambda: not settings(client, "reply-2"), "the end of a queue whose listener has gone")
+
+
 def test_declaring_takes_the_right_to_create_and_over_others_queues_to_delete(tmp_path: Path) -> None:
     rights = {"maker": "{'r*': [put, create]}", "owner": "{'r*': [get, create, delete]}", "putter": "{'r*': put}"}
     users = "".join(f"  {name}: {{password: '{quick_hash('pw')}', rights: {one}}}\n" for name, one in rights.items())

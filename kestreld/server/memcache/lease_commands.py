@@ -118,7 +118,7 @@ class LeaseCommands(TableCommands):
     def _list_queues(self, command: Command) -> None:
         """Create the queues that are missing, and add all to a list; or drop it."""
         if self.lists is None:
-            self.lists = QueueLists()
+            self.lists = QueueLists(self.state.collection.listed)
         if not command.parts:
             self.lists.drop(command.name)
             self.out.append(wire.OK)
@@ -238,6 +238,8 @@ class LeaseCommands(TableCommands):
 
     def disconnect(self) -> None:
         super().disconnect()
+        if self.lists is not None:
+            self.lists.close()
         if self.present is not None:
             present, self.present = self.present, None
             self.state.presence.leave(present)

@@ -1,5 +1,6 @@
 """Lists of queues that a connection has made, to wait for an item of any of them without naming them each time."""
 
+from collections import Counter
 from typing import Final
 
 from kestreld.server.memcache.commands import GET, Command
@@ -40,10 +41,11 @@ class QueueList:
 
 
 class QueueLists:
-    """The lists of a connection, by name."""
+    """The lists of a connection, by name. `listed` counts the lists that each queue is on, of all connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, listed: Counter[str]) -> None:
         self._lists: dict[str, QueueList] = {}
+        self._listed = listed
 
     def get(self, name: str) -> QueueList | None:
         return self._lists.get(name)
@@ -56,8 +58,19 @@ class QueueLists:
 
     def extend(self, name: str, parts: list[Command]) -> None:
         """Add queues to a list, which is made if need be."""
-        self._lists.setdefault(name, QueueList()).add(parts)
+        known = self._lists.setdefault(name, QueueList())
+        self._listed.update({part.name for part in parts if part.name not in known})
+        known.add(parts)
 
     def drop(self, name: str) -> None:
         """Forget a list, if there is one."""
-        self._lists.pop(name, None)
+        for part in self._lists.pop(name, QueueList()).parts(turns=False):
+            if self._listed[part.name] > 1:
+                self._listed[part.name] -= 1
+            else:
+                del self._listed[part.name]
+
+    def close(self) -> None:
+        """Forget all lists."""
+        for name in list(self._lists):
+            self.drop(name)
