@@ -31,8 +31,8 @@ WORKERS: Final = 4
 PROCESSES: Final = 4  # in the pool of each
 AHEAD: Final = 1000  # tasks that wait: more than all workers prefetch
 BATCH: Final = 100
-LEASE_S: Final = 5
-GRACE_S: Final = 5
+LEASE_S: Final = 10
+GRACE_S: Final = 10
 KINDS: Final = ("server", "worker", "pool process")
 
 
@@ -61,7 +61,8 @@ class Run:
         from tests.integrations.celery.effects import app
 
         chance = Random(18)
-        with app.connection_for_write(f"kestrel://{self._daemon.address}") as connection:
+        patient = {"publish_outage_s": PATIENCE_S}
+        with app.connection_for_write(f"kestrel://{self._daemon.address}", transport_options=patient) as connection:
             producer = app.amqp.Producer(connection)
             for number in range(self.tasks):
                 while number % BATCH == 0 and number - self.executions.ended > AHEAD:
