@@ -192,12 +192,12 @@ def test_a_server_that_was_stopped_reads_what_has_come_before_anything_ends(tmp_
         for name in ("back", "gone"):
             with QueueClient(daemon.port) as holder:
                 lease(holder, name, name)
-                present(holder, name, 400)
+                present(holder, name, 1000)
         until(lambda: watcher.stats()["curr_connections"] == "1", "only the watcher to be connected")
         stop(daemon.pid)
-        time.sleep(0.6)
+        time.sleep(1.2)
         with QueueClient(daemon.port) as holder:
-            holder.send(b"present back 400\r\n")
+            holder.send(b"present back 1000\r\n")
             daemon.signal(signal.SIGCONT)
             holder.expect(b"OK\r\n")
             await_item(watcher, "gone", b"gone")
