@@ -5,8 +5,8 @@ time that the holder chose, its leases end as if their time were over. Nothing o
 the times of leases count.
 
 A server that was stopped itself, or a machine that was suspended, has not read what clients sent meanwhile. So absences
-are measured in steps: a step that is far too late has all of them counted anew. What has arrived before the end of an
-absence is read before anything ends.
+are measured in steps: a step that is late does not count for longer than it was to, and one that is far too late has
+all of them counted anew. What has arrived before the end of an absence is read before anything ends.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from kestreld.queues.states import lease_of
 
 ABSENT_MAX: Final = 10_000  # beyond it the one that left first is forgotten: its leases end when their time is over
 STEP_MS: Final = 100
-LATE_MS: Final = 100  # a step that is later than that: the server did not run
+STOPPED_MS: Final = 1000  # a step that is later than that: the server did not run
 TURNS_BEFORE: Final = 3  # to accept a connection, and to read what it says
 LOOKED_AT_ONCE: Final = 256  # leases, or queues without any, of a step
 ENDED_AT_ONCE: Final = 32
@@ -105,10 +105,12 @@ class Presence:
     def _step(self) -> None:
         """Find the holders that have been absent for too long."""
         now_ms = self._collection.clock.monotonic_ms
-        was_stopped = now_ms - self._next_at_ms > LATE_MS
+        late_ms = now_ms - self._next_at_ms
         for name, absence in list(self._absent.items()):
-            if was_stopped:
+            if late_ms > STOPPED_MS:
                 absence.over_at_ms = now_ms + absence.absence_ms
+            elif late_ms > STEP_MS:
+                absence.over_at_ms += late_ms
             elif absence.over_at_ms <= now_ms:
                 self._over[name] = self._absent.pop(name)
         self._plan(now_ms)

@@ -129,6 +129,7 @@ class LeaseCommands(TableCommands):
                 if self.state.collection.problem_of(part.name) is None:
                     self._named(part)
             self.lists.extend(command.name, command.parts)
+            net.probe(self.fd, PROBED_AFTER_S)  # as for `present`: a queue counts as read while it is on a list
             self.out.append(wire.OK)
 
     def _lease_listed(self, command: Command, has_one: Reader | None = None) -> None:

@@ -215,13 +215,14 @@ def test_a_queue_that_was_deleted_during_an_outage_is_declared_and_bound_again(o
         with connection.Consumer([queue], callbacks=[lambda body, message: got.append((body, message.ack()))]):
             direct.Producer().publish(1, exchange=exchange)
             drain(connection, got, 1)
-            way.is_silent = True
+            way.to_port = free_port()
+            way.reset()
             until(lambda: not figures(own_server, "short-lived"), "the queue's end")
             direct.default_channel.exchange_delete("news")
             direct.Producer().publish("to a queue without settings", routing_key="short-lived")
             with pytest.raises(TimeoutError):
                 connection.drain_events(timeout=3)
-            way.is_silent = False
+            way.to_port = own_server.port
             drain(connection, got, 2)
             direct.Producer().publish(3, exchange=exchange)
             drain(connection, got, 3)

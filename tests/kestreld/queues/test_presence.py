@@ -77,6 +77,22 @@ def test_a_clock_that_leaps_has_all_absences_counted_anew(run: Run) -> None:
     assert run.notes == ["holder a has been absent for 1000 ms: ended 1 lease"]
 
 
+def test_steps_that_are_late_count_for_as_long_as_they_were_to(tmp_path: Path) -> None:
+    """On a busy machine absences take longer, and end."""
+    run = Run(tmp_path)
+    run.lease("a")
+    away(run, "a", 1000)
+    for _ in range(9):
+        run.pass_at_once(5 * STEP_MS)
+    run.end()
+    assert run.leased() == ["a"]
+    for _ in range(3):
+        run.pass_at_once(5 * STEP_MS)
+    run.pass_ms(STEP_MS)
+    run.end()
+    assert run.leased() == []
+
+
 def test_whoever_is_back_while_leases_are_ended_keeps_the_others(run: Run) -> None:
     for number in range(10):
         run.lease("a", f"q{number}")
