@@ -9,7 +9,8 @@ from tests.simulation.history import STOPPED, Cancel, Delivery, LeaseChange, Lif
 FOR_EVER_US = FOR_EVER_MS
 ID_SHIFT = 29  # of a token
 A_TICK_US = 1000  # the server's clock counts in milliseconds
-NOTICED_US = 250_000  # a server that was stopped for longer knows that
+NOTICED_US = 1_150_000  # a server that was stopped for longer knows that
+A_STEP_US = 100_000  # so often a server looks whether it is late
 
 
 class Times(Excuses):
@@ -233,18 +234,25 @@ class Times(Excuses):
         there = sorted((one.answered_us, max(one.last_us, one.answered_us)) for one in said if one.answered_us >= 0)
         gone_us = min(one.sent_us for one in said)
         for from_us, until_us in [*there, (FOR_EVER_US, FOR_EVER_US)]:
-            over_us = self._over_us(gone_us, absence_us)
+            over_us = self._over_us(life, gone_us, absence_us)
             if from_us > over_us and from_us > since_us:
                 return max(over_us, since_us)
             gone_us = max(gone_us, until_us)
         return FOR_EVER_US
 
-    def _over_us(self, gone_us: int, absence_us: int) -> int:
-        """When the absence of a holder is over at the earliest: a server that was stopped itself counts it anew."""
+    def _over_us(self, life: Life, gone_us: int, absence_us: int) -> int:
+        """When the absence of a holder is over at the earliest.
+
+        A server that was stopped itself counts it anew, or leaves out what it has noticed of a shorter stop.
+        """
         over_us = gone_us + absence_us - A_TICK_US
         for from_us, until_us in self._history.halts:
-            if until_us - from_us > NOTICED_US and from_us < over_us and until_us > gone_us:
+            if from_us < life.ready_us or from_us >= over_us or until_us <= gone_us:
+                continue  # of those before, some were cut short by a kill
+            if until_us - from_us > NOTICED_US:
                 over_us = until_us + absence_us - A_TICK_US
+            else:
+                over_us += max(until_us - max(from_us, gone_us) - 2 * A_STEP_US, 0)
         return over_us
 
     def _goes_on(self, reader: str, since: Life, life: Life) -> bool:
