@@ -39,8 +39,8 @@ class Wire:
     """A connection that is opened when it is first used, and again after it was lost.
 
     Time-outs are for silence: a long request or reply lasts as long as bytes go or come. When it is lost it is closed,
-    and all sinks are called with None; `why_lost` has the reason. Threads may share it. A
-    forked child gets a closed one.
+    and all sinks are called with None; `why_lost` has the reason. Threads may share it. A forked child gets a closed
+    one.
     """
 
     def __init__(self, address: str, login: Login, timeout_s: float, announcement: Announcement | None = None) -> None:

@@ -65,13 +65,13 @@ class Command:
 
     Lines with a token share it if they differ in nothing but the token. `name` is the queue's, `key` is the word that
     the client wrote; `wait_ms` -1 = do not wait; `data_bytes` -1 = no data follows. With `counts` the answer has how
-    often the item was delivered before. `target` is where the handler
-    keeps the reader of that name. `sees` tests which queues the sender may know of, None = all; `may_create` is True
-    if the sender may create the queue, `may_delete` if they may delete it. `lease_ms` is the duration of a lease;
-    `delay_ms` the time until an item that is put or given back is due; `item_key` the text after `key=`, `reason=` or
-    `by=`, of a PRESENT the holder's name, of a DECLARE all of its options, or the key of a binding, of which an
-    UNBIND_ALL has the exchange only. `delay_ms` of a PRESENT is the time of absence. Of a LEASE_LISTED `name` is that
-    of the list, `key` has the options that its queues are leased from with, and `words` all options.
+    often the item was delivered before. `target` is where the handler keeps the reader of that name. `sees` tests which
+    queues the sender may know of, None = all; `may_create` is True if the sender may create the queue, `may_delete` if
+    they may delete it. `lease_ms` is the duration of a lease; `delay_ms` the time until an item that is put or given
+    back is due; `item_key` the text after `key=`, `reason=` or `by=`, of a PRESENT the holder's name, of a DECLARE all
+    of its options, or the key of a binding, of which an UNBIND_ALL has the exchange only. `delay_ms` of a PRESENT is
+    the time of absence. Of a LEASE_LISTED `name` is that of the list, `key` has the options that its queues are leased
+    from with, and `words` all options.
     """
 
     __slots__ = (

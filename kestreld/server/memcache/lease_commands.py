@@ -119,6 +119,7 @@ class LeaseCommands(TableCommands):
         """Create the queues that are missing, and add all to a list; or drop it."""
         if self.lists is None:
             self.lists = QueueLists(self.state.collection.listed)
+            net.probe(self.fd, PROBED_AFTER_S)  # as for `present`: a queue counts as read while it is on a list
         if not command.parts:
             self.lists.drop(command.name)
             self.out.append(wire.OK)
@@ -129,7 +130,6 @@ class LeaseCommands(TableCommands):
                 if self.state.collection.problem_of(part.name) is None:
                     self._named(part)
             self.lists.extend(command.name, command.parts)
-            net.probe(self.fd, PROBED_AFTER_S)  # as for `present`: a queue counts as read while it is on a list
             self.out.append(wire.OK)
 
     def _lease_listed(self, command: Command, has_one: Reader | None = None) -> None:
