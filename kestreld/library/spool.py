@@ -167,6 +167,7 @@ class Spool:
             commit.run()
             if commit.failed:
                 self.failed.update(commit.failed)
+            commit.tell()
         if commit.rolling:
             self.maintenance.after_turn()
         if commit.sync_later and not self._sync_planned:

@@ -7,9 +7,9 @@ leases are written meanwhile, behind the commit: no reply waits for their sync, 
 written again. A failed sync is never retried, since the kernel reports a lost page only once.
 
 A dirty queue is in `GroupCommit.dirty`, or gathers behind a sync whose end adds it. Each observer of a commit is called
-exactly once: when it is on disk or needs no write, or after it was undone in memory. Within a turn that waits for the
-end of `run`, as an observer may have replies that depend on commits yet to be made. Items moved between queues leave
-their source only after the destination's commit (`settle_moves`).
+exactly once: when it is on disk or needs no write, or after it was undone in memory. Within a turn that waits for
+`tell` after `run`, as an observer may have replies that depend on commits yet to be made, or that have just failed.
+Items moved between queues leave their source only after the destination's commit (`settle_moves`).
 """
 
 from bisect import bisect_left
@@ -280,7 +280,7 @@ class GroupCommit:
         self._failed_already: dict[Committed, JournalFailed] = {}  # by `settle`, before this turn's run
         self.moving: list[Committed] = []  # queues with items moved to queues whose commits are not on disk yet
         self.pending_commits = 0  # number of commits not yet on disk
-        self._untold: list[tuple[CommitObserver, JournalFailed | None]] = []  # released since `tell`
+        self.untold: list[tuple[CommitObserver, JournalFailed | None]] = []  # released since `tell`
         self._is_starting = False  # syncs, within `run`
         self.together = False  # one sync of the file system instead of several of journals
         self.pending_syncs: list[PendingSync] = []  # syncs to start in this run
@@ -290,7 +290,7 @@ class GroupCommit:
         self.sync_counts = [0] * (len(SYNC_BOUNDS_US) + 1)
 
     def run(self) -> None:
-        """Commit every dirty queue. Failures are in `failed` until the next run."""
+        """Commit every dirty queue. Failures are in `failed` until the next run; `tell` comes once they were heeded."""
         if self.failed or self._failed_already:
             self.failed, self._failed_already = self._failed_already, {}
         dirty, self.dirty = self.dirty, []
@@ -314,12 +314,10 @@ class GroupCommit:
             self._is_starting = False
         if self.moving:
             self._settle_moves(self.moving)
-        if self._untold:
-            self.tell()
 
     def tell(self) -> None:
-        """Call the observers of commits that were released. Not within a turn, but by `run`."""
-        untold, self._untold = self._untold, []
+        """Call the observers of commits that were released. Within a turn only at its end, behind `run`."""
+        untold, self.untold = self.untold, []
         for observer, failure in untold:
             observer.released(failure)
 
@@ -420,14 +418,14 @@ class GroupCommit:
         self.tell()
 
     def settle(self, queue: Committed) -> None:
-        """Write all changes of a queue now, and sync them if its replies wait for that. `tell`, or `run`, comes next.
+        """Write all changes of a queue now, and sync them if its replies wait for that. `tell` comes afterwards.
 
         Raises JournalFailed after undoing what did not reach the disk.
         """
         try:
             self._settle(queue)
         finally:
-            if self._untold and queue not in self.dirty:
+            if self.untold and queue not in self.dirty:
                 self.dirty.append(queue)  # or the turn may have nothing to commit at its end
 
     def _settle(self, queue: Committed) -> None:
@@ -626,7 +624,7 @@ class GroupCommit:
             self.pending_commits -= 1
         pending_commit.pending = False
         pending_commit.failure = failure
-        self._untold += [(observer, failure) for observer in pending_commit.observers]
+        self.untold += [(observer, failure) for observer in pending_commit.observers]
         pending_commit.observers = []
 
     def _count_sync(self, sync_us: int) -> None:

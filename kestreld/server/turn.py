@@ -93,6 +93,8 @@ class Turn:
             self.commit.run()
             if self.commit.failed:
                 self._tell_failures()
+            if self.commit.untold:
+                self.commit.tell()
         if self.senders:
             self._send_others()
         outgoing, self.outgoing = self.outgoing, []

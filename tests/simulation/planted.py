@@ -18,6 +18,7 @@ from kestreld.journal.reader_states import ReaderStates
 from kestreld.journal.records import Checkpoint, Done, Due, ReaderState, Why
 from kestreld.queues import leases, live
 from kestreld.queues.collection import QueueCollection
+from kestreld.queues.commit import GroupCommit
 from kestreld.queues.dead_segments import DeadSegments
 from kestreld.queues.declared import Declarations
 from kestreld.queues.held import Held
@@ -52,6 +53,17 @@ def no_folder_sync() -> AbstractContextManager[Any]:
         self._call("sync_dir", path)
 
     return patch.object(ProcessFiles, "sync_dir", sync_dir)
+
+
+def failures_told_late() -> AbstractContextManager[Any]:
+    """Who waited for a sync within a turn goes on before it is known what of that turn has failed."""
+    run = GroupCommit.run
+
+    def early(self: GroupCommit) -> None:
+        run(self)
+        self.tell()
+
+    return patch.object(GroupCommit, "run", early)
 
 
 def answer_before_write() -> AbstractContextManager[Any]:
@@ -543,6 +555,7 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "marker-leads": marker_leads,
     "floor-unsynced": floor_not_synced,
     "stop-unsynced": stop_syncs_nothing,
+    "failures-told-late": failures_told_late,
     "room-not-noticed": full_disks_are_full_for_ever,
     "leased-item-flushed": flush_of_leased_items,
     "delayed-item-not-flushed": flush_leaves_delayed_items,
@@ -623,4 +636,5 @@ SEEN_BY: Final = {
     "feed-not-passed-on": 1_500_000_010,
     "presence-of-one": 2_000_000_010,
     "absence-not-forgotten": 2_000_000_004,
+    "failures-told-late": 2_022_541_110,
 }

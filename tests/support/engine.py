@@ -142,6 +142,7 @@ class Engine:
     def end_turn(self) -> dict[Queue, JournalFailed]:
         """Commit, then what follows the replies; what failed."""
         self.commit.run()
+        self.commit.tell()
         failed = self.commit.failed
         self.maintenance.after_turn()
         return failed

@@ -74,6 +74,7 @@ class JobEngine:
     def end_turn(self) -> dict[Committed, JournalFailed]:
         """Commit, then what follows the replies; what failed."""
         self.commit.run()
+        self.commit.tell()
         failed = dict(self.commit.failed)
         self.base.maintenance.after_turn()
         return failed

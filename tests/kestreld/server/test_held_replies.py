@@ -1,5 +1,6 @@
 """Replies that wait for a sync, where another command has what it covers synced within a turn."""
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.compiled import interpreted_only
-from tests.support.engine import LateFiles
+from tests.support.faulty_files import FaultyFiles
 from tests.support.server_here import ServerHere
 
 LATER = b"set work/delay=900000 0 0 1\r\nc\r\n"  # the first of a journal begins a segment, before which all is synced
@@ -33,7 +34,7 @@ class Synced:
     """A server whose queue `work` is synced before replies, and a client whose reply waits for that."""
 
     def __init__(self, folder: Path) -> None:
-        self.files = LateFiles()
+        self.files = FaultyFiles(errno.ENOSPC, ("write",))
         self.server = ServerHere(folder, "queues: {work: {sync_journal: true}}\n", self.files)
         self.client = Client(self.server)
         self.client.send(b"set work 0 0 1\r\na\r\n")
@@ -64,6 +65,16 @@ def test_the_next_command_of_the_same_client_is_answered_when_it_is_on_disk_itse
     assert synced.client.replies() == 1, "the second is not on disk"
     synced.files.finish_background()
     synced.server.run_until(lambda: synced.client.replies() == 2)
+
+
+def test_the_next_command_of_the_same_client_is_not_answered_with_success_where_its_write_fails(synced: Synced) -> None:
+    synced.files.under_way.clear()
+    synced.files.fail_from(2)  # behind the CHECKPOINT of its segment
+    synced.client.send(LATER)
+    synced.server.run_until(lambda: synced.client.replies() == 1 and b"SERVER_ERROR" in synced.client.received)
+    assert synced.client.received == b"STORED\r\nSERVER_ERROR journal write failed: No space left on device\r\n"
+    synced.client.connection.setblocking(True)
+    assert synced.client.connection.recv(1) == b"", "outcome unknown"
 
 
 @interpreted_only  # to see when the commit runs
