@@ -43,7 +43,7 @@ class Journal(Descriptors):
     """The open journal of one family."""
 
     __slots__ = (
-        "_is_live_lost", "_may_repeat", "_sync_note", "_untold", "begun_with", "checkpoint_bytes", "clock",
+        "_is_live_lost", "_sync_note", "_untold", "begun_with", "checkpoint_bytes", "clock",
         "compact_again_at_ms", "distrusted", "failed", "failed_at_ms", "filled", "floor_on_disk", "folder",
         "folder_unsynced", "is_sync_failed", "journal_id", "leftover", "leftover_unsynced", "make_room", "marker",
         "marker_refused", "names_unsynced", "queue", "refused_bytes", "retiring", "segments", "sync_us",
@@ -75,7 +75,6 @@ class Journal(Descriptors):
         self._is_live_lost = False  # it was the live segment's own sync that failed: it is not asked again
         self._untold: list[str] = []  # segments whose sync failed, as did the note of it for the next process
         self.distrusted = False  # a sync of the live segment failed in an earlier process: it must not be appended to
-        self._may_repeat = False  # no leases have been written to the live segment since it was begun
         self.checkpoint_bytes = 0  # the live segment up to the end of its CHECKPOINT and of leases that it repeats
         self.unsynced = False  # something was written since the last sync
         self.written_to = False  # something was written since startup
@@ -244,12 +243,6 @@ class Journal(Descriptors):
         self._go_on_in(segment, data, filled)
         self.begun_with = checkpoint if skip else None
 
-    def begin_behind(self, size_bytes: int) -> None:
-        """Count the leases written last as what the live segment begins with, if only its CHECKPOINT precedes them."""
-        if self._may_repeat and self.live.used_bytes - size_bytes == self.checkpoint_bytes:
-            self.checkpoint_bytes += size_bytes
-        self._may_repeat = False
-
     def _go_on_in(self, segment: Segment, data: bytes, filled: int = -1) -> None:
         """Create a segment of these bytes, and append to it from now on. Raises as `start_segment` does.
 
@@ -269,7 +262,6 @@ class Journal(Descriptors):
         self._write_fd = fd
         self.segments.append(segment)
         self.checkpoint_bytes = len(data)
-        self._may_repeat = True
         self.failed, self.refused_bytes = None, 0
         self.is_sync_failed, self._is_live_lost, self._untold = False, False, []
         self.unsynced = self.names_unsynced = True
@@ -611,6 +603,11 @@ class Journal(Descriptors):
                 break
             dead += 1
         return dead
+
+    @property
+    def may_lose_live(self) -> bool:
+        """True if a power cut may take some of the live segment, and a sync can still prevent that."""
+        return self.unsynced and bool(self.segments) and not self.is_sync_failed
 
     @property
     def checkpoint_synced(self) -> bool:

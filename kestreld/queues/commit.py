@@ -4,7 +4,8 @@ Each dirty queue is written in one piece, before any reply that depends on it is
 replies also wait for a sync in a thread. A queue has at most one commit in such a sync: changes made meanwhile gather
 under the next `PendingCommit` and are written when the sync ends, so a failure always undoes the journal's tail. Only
 leases are written meanwhile, behind the commit: no reply waits for their sync, and what a failure cuts off with it is
-written again. A failed sync is never retried, since the kernel reports a lost page only once.
+written again. A failed sync is never retried, since the kernel reports a lost page only once. Such a queue begins a
+segment only when the whole live one is on disk: of two that are not a power cut may take the older one.
 
 A dirty queue is in `GroupCommit.dirty`, or gathers behind a sync whose end adds it. Each observer of a commit is called
 exactly once: when it is on disk or needs no write, or after it was undone in memory. Within a turn that waits for
@@ -74,6 +75,7 @@ class SyncState:
         "due_at_ms",
         "in_flight",
         "pending_commit",
+        "rolls",
         "safe_head",
         "syncing_commit",
         "syncing_head",
@@ -84,6 +86,7 @@ class SyncState:
         # Of a queue that is synced before its replies: the commit being synced, and the latest one
         self.syncing_commit: PendingCommit | None = None
         self.pending_commit: PendingCommit | None = None
+        self.rolls = False  # a segment is begun once `syncing_commit` is on disk
         self.in_flight: list[bytes] = []  # PUT records of `syncing_commit`
         self.written_at = (0, 0)  # start of `syncing_commit`: segment number and offset
         self.syncing_head = 0  # the lowest head once `syncing_commit` is on disk
@@ -106,10 +109,11 @@ class SyncState:
         """Make `commit` the one that collects changes until the current sync ends."""
         self.pending_commit = commit
 
-    def begin(self, commit: PendingCommit, lowest_head: int) -> None:
-        """Begin the sync of a written commit."""
+    def begin(self, commit: PendingCommit, lowest_head: int, *, rolls: bool) -> None:
+        """Begin the sync of a written commit; `rolls`: a segment is begun behind it."""
         self.pending_commit = self.syncing_commit = commit
         self.syncing_head = lowest_head
+        self.rolls = rolls
 
     def succeed(self) -> None:
         """Record that the commit being synced is on disk."""
@@ -180,13 +184,10 @@ class Committed(Holding):
     def expect_leases(self) -> None:
         """Prepare the journal, before a commit, for the leases that are written behind it."""
 
-    def repeat_leases(self) -> None:
-        """Have leases written again that came behind the commit being synced: a segment begins with that."""
-
     def commit_leases(self) -> bool:
         """Write unwritten leases of items whose PUT is written. What the disk refuses is left to the next segment.
 
-        False if they wait for the sync under way, as they need a new segment.
+        False if they wait for a sync, as they go to a new segment.
         """
         return True
 
@@ -446,8 +447,19 @@ class GroupCommit:
                 raise journal.failed
             if queue.sync_ms == 0:
                 self._settle_sync(queue, queue.sync.drop_latest())
-        if queue.leasing:
+        if queue.leasing and not queue.commit_leases():
+            self.sync_live(queue)
             queue.commit_leases()
+        self.sync_live(queue)
+
+    def sync_live(self, queue: Committed) -> None:
+        """Sync what no reply waits for, if replies do wait for syncs: a segment is about to begin.
+
+        Raises JournalFailed.
+        """
+        journal = queue.journal
+        if journal is not None and queue.sync_ms == 0 and queue.stopped is None and journal.may_lose_live:
+            journal.sync()
 
     def _fail_already(self, queue: Committed, failure: JournalFailed) -> None:
         """Record that the queue's changes in this turn were undone, so that its end reports the failure."""
@@ -500,7 +512,7 @@ class GroupCommit:
         """Sync the latest write in the background, and release its commit afterwards."""
         started_us = self.clock.stopwatch_us()
         pending_commit = queue.sync.pending_commit or self._new_commit()
-        queue.sync.begin(pending_commit, queue.lowest_head() if len(journal.segments) > 1 else 0)
+        queue.sync.begin(pending_commit, queue.lowest_head() if len(journal.segments) > 1 else 0, rolls=roll)
         # The state after this commit: later changes belong to the next one.
         checkpoint = queue.checkpoint() if roll else None
         try:
@@ -557,7 +569,6 @@ class GroupCommit:
 
     def _roll(self, queue: Committed, journal: Journal, checkpoint: Checkpoint) -> None:
         """Begin the next segment before the gathered changes are written. Its CHECKPOINT is synced with them."""
-        queue.repeat_leases()
         try:
             queue.start_segment(journal, checkpoint)
         except JournalFailed as failure:

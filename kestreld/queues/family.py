@@ -107,6 +107,7 @@ class Family(Committed):
         """Leave a failed segment: begin a new one that has the whole state. Raises JournalFailed."""
         assert self.journal is not None
         self.commit()  # takes since the failure are in memory only, and get into the CHECKPOINT
+        self.commit_group.sync_live(self)
         self.start_segment(self.journal, self.checkpoint())
 
     def use_version(self, version: int) -> None:

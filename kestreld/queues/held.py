@@ -473,11 +473,6 @@ class Held(Scheduled):
         taken, self.doubtful = self.doubtful, set()
         return {one for one in taken if self.has(one) and not self.is_leased(one)}
 
-    def repeat_leases(self) -> None:
-        """Have leases written once more whose commits are not on disk yet, or that came behind them."""
-        for one in self.written_leases:
-            self.write_lease(one)
-
     def go_on_from(self, one: int, attempt: int, deliveries: int, *, is_over: bool) -> None:
         """Set the attempt number of an item's lease of before a start, which runs or `is_over`, and the `deliveries`
         before that one.

@@ -72,6 +72,7 @@ class Maintenance:
         The queue must be idle. Raises OSError, or JournalFailed, which sets `journal.failed`; the segments stay as they
         were.
         """
+        self._collection.commit.sync_live(queue)
         filled = journal.borrow() if journal.unsynced else -1
         try:
             queue.start_segment(journal, queue.checkpoint(), filled)

@@ -240,16 +240,14 @@ class Queue(QueuePuts):
             if self.sync_ms == 0:
                 self.want_segment(wanted=True)  # it begins when the commit is on disk
 
-    def repeat_leases(self) -> None:
-        for reader in self.readers.values():
-            if reader.held is not None:
-                reader.held.repeat_leases()
-
     def commit_leases(self) -> bool:
         self.leasing = False
         journal = self.journal
         if journal is None or self.stopped is not None or journal.failed is not None or not journal.segments:
             return True
+        if self.sync.syncing_commit is not None and self.sync.rolls:
+            self.leasing = True
+            return False
         first_new_id, parts = self.next_id - len(self.pending), list[bytes]()
         try:
             if journal.live_version < LEASES_VERSION:
@@ -257,7 +255,10 @@ class Queue(QueuePuts):
                     self._mark_pending_leases()
                     return True
                 journal.need_version(LEASES_VERSION)
-                if not self.is_idle:
+                may_lose_live = self.sync_ms == 0 and journal.may_lose_live
+                if may_lose_live:
+                    self.want_segment(wanted=True)  # it begins when the live one is on disk
+                if may_lose_live or not self.is_idle:
                     self.leasing = True
                     return False
                 self.start_segment(journal, self.checkpoint())
@@ -275,7 +276,6 @@ class Queue(QueuePuts):
             self.report(f"{self.name}: {failure}; leases are in memory until the disk takes them")
             return True
         if self.sync_ms == 0:
-            journal.begin_behind(sum(map(len, parts)))  # a new segment repeats leases, and must not be full by that
             return True  # it is rolled when it is on disk
         is_full = not 0 < used_bytes < self.segment_bytes_max and self.wants_segment(journal)
         if is_full and self not in self.commit_group.rolling:

@@ -18,7 +18,7 @@ from kestreld.journal.reader_states import ReaderStates
 from kestreld.journal.records import Checkpoint, Done, Due, ReaderState, Why
 from kestreld.queues import leases, live
 from kestreld.queues.collection import QueueCollection
-from kestreld.queues.commit import GroupCommit
+from kestreld.queues.commit import GroupCommit, PendingCommit, SyncState
 from kestreld.queues.dead_segments import DeadSegments
 from kestreld.queues.declared import Declarations
 from kestreld.queues.held import Held
@@ -380,6 +380,21 @@ def leases_lost_by_a_compaction() -> AbstractContextManager[Any]:
     return patch.object(Held, "noted_due", lambda self, one: None if self.is_leased(one) else noted_due(self, one))
 
 
+def segments_begun_over_others() -> AbstractContextManager[Any]:
+    """A synced queue begins a segment while the one before may not be on disk."""
+    return patch.object(Journal, "may_lose_live", False)
+
+
+def leases_behind_a_roll() -> AbstractContextManager[Any]:
+    """Leases are written behind a commit whose sync is followed by a new segment, and not synced with it."""
+    begin = SyncState.begin
+
+    def hasty(self: SyncState, commit: PendingCommit, lowest_head: int, *, rolls: bool) -> None:
+        begin(self, commit, lowest_head, rolls=False)
+
+    return patch.object(SyncState, "begin", hasty)
+
+
 def undone_leases_believed() -> AbstractContextManager[Any]:
     """A LEASE record that a failed sync has undone is taken for gone: that the lease has ended is not said."""
     undo = Held.undo_written_leases
@@ -555,6 +570,8 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "marker-leads": marker_leads,
     "floor-unsynced": floor_not_synced,
     "stop-unsynced": stop_syncs_nothing,
+    "segment-over-unsynced": segments_begun_over_others,
+    "lease-behind-roll": leases_behind_a_roll,
     "failures-told-late": failures_told_late,
     "room-not-noticed": full_disks_are_full_for_ever,
     "leased-item-flushed": flush_of_leased_items,
@@ -595,7 +612,7 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
 SEEN_BY: Final = {
     "no-sync": 0,
     "no-folder-sync": 1,
-    "answer-before-write": 0,
+    "answer-before-write": 5,
     "open-item-lost": 2,
     "write-after-failure": 92,
     "half-a-fanout": 1,
@@ -603,36 +620,36 @@ SEEN_BY: Final = {
     "unlink-first": 7,
     "compacted-unsynced": 12,
     "open-item-flushed": 294,
-    "retries-forgotten": 28,
+    "retries-forgotten": 485,
     "marker-leads": 0,
-    "room-not-noticed": 46,
+    "room-not-noticed": 83,
     "leased-item-flushed": 10_000_496,
     "delayed-item-not-flushed": 10_000_008,
     "due-time-not-compacted": 10_000_000,
     "held-item-not-compacted": 10_000_005,
     "dead-letter-lost": 10_000_803,
     "held-item-copied": 10_000_005,
-    "key-forgotten": 10_000_127,
+    "key-forgotten": 10_000_121,
     "old-token-good": 10_000_000,
-    "late-failure-counted": 10_000_187,
+    "late-failure-counted": 10_000_193,
     "late-token-moves": 10_000_109,
     "made-up-token-good": 10_000_005,
-    "leases-end-at-stop": 10_000_005,
+    "leases-end-at-stop": 10_000_026,
     "reasons-forgotten": 20_000_016,
     "lease-not-written": 20_000_000,
-    "extension-not-written": 20_000_051,
-    "lease-not-compacted": 20_000_022,
+    "extension-not-written": 20_000_205,
+    "lease-not-compacted": 20_000_044,
     "confirmed-item-leased": 20_000_000,
-    "lease-missed-by-start": 20_000_048,
+    "lease-missed-by-start": 20_000_023,
     "binding-answered-early": 1_000_000_000,
-    "doubtful-ledger-kept": 1_000_000_002,
-    "ledger-believed": 1_000_000_064,
-    "grace-from-stop": 20_000_011,
+    "doubtful-ledger-kept": 1_000_000_013,
+    "ledger-believed": 1_000_000_028,
+    "grace-from-stop": 20_000_009,
     "reading-not-noticed": 30_000_001,
     "declaration-not-written": 30_000_000,
-    "list-waits-at-first": 1_500_000_028,
+    "list-waits-at-first": 1_500_000_040,
     "list-takes-no-turns": 1_500_000_001,
-    "deliveries-forgotten": 1_500_000_008,
+    "deliveries-forgotten": 1_500_000_031,
     "feed-not-passed-on": 1_500_000_010,
     "presence-of-one": 2_000_000_010,
     "absence-not-forgotten": 2_000_000_004,

@@ -17,7 +17,7 @@ from tests.simulation.imports import kestrel_files
 from tests.simulation.plan import IMPORTED, SPOOL, Plan
 from tests.simulation.process_files import ProcessFiles
 from tests.simulation.requests import change
-from tests.simulation.scripts import FLIP, HANG_UP, STOP, Script, Show, Step
+from tests.simulation.scripts import FLIP, HANG_UP, STOP, Meanwhile, Script, Show, Step
 from tests.simulation.server import Server
 
 
@@ -41,6 +41,7 @@ class Scripted(Host):
         self._sync_ms = sync_ms
         self._dies_at = dies_at
         self._talk: Talk | None = None
+        self._other: Talk | None = None
         self.is_stopped = False
 
     def config(self) -> Config:
@@ -87,6 +88,8 @@ class Scripted(Host):
             if self._talk is not None:
                 self._talk.close(abruptly=False)
             self.run_for(1000)
+        elif isinstance(step, Meanwhile):
+            self.schedule.after(step.us, self._ask_meanwhile, server, step.asked)
         else:
             if self._talk is None or self._talk.over:
                 self._talk = server.talk(next(self.connections), lambda: None, lambda: None)
@@ -95,6 +98,12 @@ class Scripted(Host):
             if not talk.over and asked:
                 talk.send(asked)
                 self.wait_until(lambda: talk.over or not talk.pending, "an answer")
+
+    def _ask_meanwhile(self, server: Server, asked: list[Request]) -> None:
+        if self.server is server and not server.files.dead:
+            if self._other is None or self._other.over:
+                self._other = server.talk(next(self.connections), lambda: None, lambda: None)
+            self._other.send(asked)
 
     def _shown(self, step: Show) -> list[Request]:
         """The command with the token; none where the lease was not answered."""

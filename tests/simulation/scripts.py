@@ -24,7 +24,16 @@ class Show:
     ms: int = 0
 
 
-Step = list[Request] | Show | int | str  # ask all of it at once; show a token; wait so many ms; hang up; flip
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """Another client asks this so many us after the next step has begun, and nobody waits for the answer."""
+
+    us: int
+    asked: list[Request]
+
+
+# Ask all of it at once; show a token; another client; wait so many ms; hang up, stop, flip
+Step = list[Request] | Show | Meanwhile | int | str
 Changes = dict[str, object]
 
 
@@ -141,6 +150,26 @@ def _lease(numbers: Iterator[int]) -> Iterator[Step]:
     yield Show(0, "confirm")
 
 
+def _first_lease(numbers: Iterator[int]) -> Iterator[Step]:
+    # Of a journal without leases, at the beginning of a segment that nothing has had synced yet.
+    yield [put(WORK, numbers, delay_ms=1000)]
+    yield [put(WORK, numbers, 150), put(WORK, numbers, 150)]
+    yield 20
+    yield [lease(WORK, 3000)]
+    yield [lease(WORK, 3000)]
+
+
+def _lease_during_sync(numbers: Iterator[int]) -> Iterator[Step]:
+    # Each put fills a segment, so that its sync is followed by a new one; the lease is written behind it.
+    yield [put(WORK, numbers, delay_ms=1000), put(WORK, numbers)]
+    yield [lease(WORK, 3000)]
+    for us in range(300, 2400, 300):
+        yield [put(WORK, numbers)]
+        yield Meanwhile(us, [lease(WORK, 3000)])
+        yield [put(WORK, numbers, 300)]
+        yield 5
+
+
 def _absence(numbers: Iterator[int]) -> Iterator[Step]:
     yield [put(WORK, numbers), put(WORK, numbers)]
     yield [be_present("a", 100), lease(WORK, 3000, by="a"), lease(CHILD, 3000, by="a.1")]
@@ -191,6 +220,8 @@ SCRIPTS: Final = (
     ),
     Script("lease", _lease, (WORK, CHILD), has_times=True),
     Script("lease and roll", _lease, (WORK, CHILD), TINY, has_times=True),
+    Script("first lease", _first_lease, settings=TINY, has_times=True),
+    Script("lease during a sync", _lease_during_sync, settings=TINY, has_times=True),
     Script("absence", _absence, (WORK, CHILD), own={WORK: {"retry_delays_ms": (3,)}}, has_times=True),
     Script("stop", _stop, (WORK, OTHER)),
     Script("stop in no time", _stop, (WORK, OTHER), stop_time_us=0),

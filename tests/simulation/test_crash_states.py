@@ -60,6 +60,8 @@ def test_verify_finds_bad_what_a_start_stops_and_nothing_else(name: str, sync_ms
         (planted.marker_leads, "put", SYNCED, 1),
         (planted.floor_not_synced, "roll", None, 34),
         (planted.stop_syncs_nothing, "stop", None, 20),
+        (planted.segments_begun_over_others, "first lease", SYNCED, 28),
+        (planted.leases_behind_a_roll, "lease during a sync", SYNCED, 35),
         pytest.param(planted.compacted_segment_not_synced, "compact", SYNCED, 1, marks=pytest.mark.long),
         pytest.param(planted.compaction_unlinks_first, "compact", SYNCED, 1, marks=pytest.mark.long),
     ],

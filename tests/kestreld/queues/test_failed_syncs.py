@@ -100,6 +100,7 @@ def test_a_full_segment_whose_sync_failed_before_a_reply_is_not_asked_again(tmp_
     disk.refuses_writes = True
     put(engine, 1)
     disk.refuses_writes = False
+    engine.configure()
     engine.configure(sync_journal_ms=0)
     first, _ = inodes(engine)
     disk.bad = {first}
@@ -112,6 +113,24 @@ def test_a_full_segment_whose_sync_failed_before_a_reply_is_not_asked_again(tmp_
     disk.finish_background()
     assert set(inodes(engine)) - {first} <= disk.synced
     assert first not in disk.synced
+
+
+def test_a_synced_queue_goes_on_in_a_new_segment_only_once_what_stood_before_is_on_disk(
+    tmp_path: Path, disk: Disk
+) -> None:
+    engine = Engine(tmp_path, disk, sync_journal_ms=0, max_journal_size_bytes=100)
+    put(engine, 1)
+    disk.finish_background()
+    disk.refuses_writes = True
+    put(engine, 1)
+    disk.refuses_writes = False
+    _, begun = inodes(engine)
+    disk.bad = {begun}
+    engine.configure(sync_journal_ms=0)
+    assert "sync failed" in engine.log[-1]
+    assert inodes(engine)[1:] == [begun]
+    engine.configure(sync_journal_ms=0)
+    assert len(inodes(engine)) == 3, "a sync that failed is not asked again"
 
 
 def test_nor_is_a_full_one_whose_sync_failed_in_the_middle_of_a_turn(tmp_path: Path, disk: Disk) -> None:

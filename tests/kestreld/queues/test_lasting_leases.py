@@ -439,7 +439,6 @@ def test_an_old_token_that_ends_its_attempt_has_none_of_the_later_ones_given_aga
 def test_leases_that_are_more_than_a_segment_are_not_written_again_and_again(
     tmp_path: Path, segment_bytes: int, count: int
 ) -> None:
-    """Each new segment repeats them, as of two that are not synced one may be lost."""
     files = LateFiles()
     engine = Engine(tmp_path, files, sync_journal_ms=0, max_journal_size_bytes=segment_bytes)
     engine.reader("work")
