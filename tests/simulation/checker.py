@@ -79,9 +79,9 @@ class Checker(Counts):
         """A `fanout_only` parent has no items but those of a torn commit, and what is put until these are taken."""
         for name in self._rules.fanout_only:
             found = [one for deliveries in self._by_reader.get(name, {}).values() for one in deliveries]
-            first = min(found, key=lambda one: one.served_us, default=None)
-            if first is not None and first.put.answered_us >= 0 and not self._put_may_be_undone(first.put):
-                self._violation(f"item {first.put.number} was delivered by {name}, which is fanout_only")
+            first = min((one.put for one in found), key=lambda put: put.number, default=None)
+            if first is not None and first.answered_us >= 0 and not self._put_may_be_undone(first):
+                self._violation(f"item {first.number} was delivered by {name}, which is fanout_only")
 
     # Doubles
 

@@ -308,6 +308,9 @@ class Host:
             self.complain(f"{family} cannot be repaired: {failure}")
             raise GaveUp from failure
         self.say(f"repaired {report}")
+        lives = self.history.lives
+        if report.damages and any(life.lost(family) and life.modes[family].sync_ms != 0 for life in lives):
+            self.history.repaired.add(family)  # by a power cut, whatever it was stopped for
 
     # The last look
 
