@@ -187,7 +187,7 @@ class Committed(Holding):
     def commit_leases(self) -> bool:
         """Write unwritten leases of items whose PUT is written. What the disk refuses is left to the next segment.
 
-        False if they wait for a sync, as they go to a new segment.
+        False if another commit must come first: they need a new segment.
         """
         return True
 
@@ -623,7 +623,7 @@ class GroupCommit:
             self._settle_moves(self.moving)
         if not self._is_starting:
             self.tell()
-        if queue.dirty and queue not in self.dirty:
+        if (queue.dirty or queue.leasing) and queue not in self.dirty:
             self.dirty.append(queue)
         if self.dirty:
             self.wake()

@@ -16,6 +16,7 @@ from kestreld.journal.records import (
     LAST_ATTEMPT,
     LEASE_MS_MAX,
     LEASES_MAX,
+    LEASES_VERSION,
     Due,
     Reason,
     Why,
@@ -449,14 +450,22 @@ class ReaderDueItems(ReaderProgress):
 
     def give_back(self, one: int, now_ms: int, delay_ms: int = 0, *, was_delivered: bool = True) -> None:
         """Return an open item now or after `delay_ms`, without counting a failure."""
+        is_unsaid = was_delivered and self._is_unsaid(one)
         record = self._take_from_open(one, was_delivered=was_delivered)
         if record is None or self.deleted:
             return
-        if delay_ms:
+        if delay_ms or is_unsaid:
             self._hold_again(record, delay_ms, Why.DELAYED)
         else:
             self._note_back(one, record, Why.DELAYED)
             self.come_back(one, record, now_ms)
+
+    def _is_unsaid(self, one: int) -> bool:
+        """True if an item's lease ends before the journal says that it was delivered, and may do so later."""
+        held, journal = self.held, self.family.journal
+        if held is None or journal is None or one not in held.unwritten_leases or held.is_noted(one):
+            return False
+        return journal.failed is None and journal.live_version >= LEASES_VERSION
 
     def _note_back(self, one: int, record: bytes, why: Why) -> bool:
         """Have the next commit say that an item is back. False = it need not, as the journal says nothing else."""

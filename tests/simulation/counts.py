@@ -25,10 +25,15 @@ class Counts(Lists):
                     f" before, and was so {least} times at least"
                 )
 
+    def _has_leases(self, family: str, us: int) -> bool:
+        """Whether the journal has had a lease by then: the first waits for a segment, and may be over before that."""
+        leases = [one for one in self._history.deliveries if one.kind == "lease" and one.put.family == family]
+        return any(one.served_us <= us for one in leases)
+
     def _is_remembered(self, earlier: Delivery, later: Delivery) -> bool:
         """Whether a lease was surely written down, and no power cut came since."""
         family, lives = earlier.put.family, self._history.lives
-        if family in self._rules.forgets_leases or earlier.lease_ms == 1:  # maybe over in the turn that granted it
+        if family in self._rules.forgets_leases or not self._has_leases(family, earlier.sent_us):
             return False
         between = lives[earlier.connection.life.number - 1 : later.connection.life.number]
         if not all(life.modes[family].journal for life in between) or self._may_be_cut_up(family):

@@ -435,6 +435,34 @@ def test_an_old_token_that_ends_its_attempt_has_none_of_the_later_ones_given_aga
     life.lease()
 
 
+def test_how_often_an_item_was_delivered_is_known_where_a_lease_was_over_before_it_could_be_written(
+    tmp_path: Path,
+) -> None:
+    """A lease waits for a sync that a new segment follows; its reply may have been sent right after that."""
+    files = LateFiles()
+    engine = Engine(tmp_path, files, sync_journal_ms=0, max_journal_size_bytes=100)
+    engine.put("work", b"x")
+    engine.end_turn()
+    while files.under_way:
+        files.finish_background()
+        engine.end_turn()
+    for at_ms in (1, 20):  # the first begins a segment that has leases
+        engine.put("work", b"y" * 100)
+        engine.end_turn()
+        assert leases.lease(engine.reader("work"), engine.clock.wall_ms, at_ms, WHO)
+        engine.end_turn()
+        engine.clock.advance(at_ms)
+        engine.collection.agenda.fall_due(engine.clock.monotonic_ms)
+        engine.end_turn()
+        while files.under_way:
+            files.finish_background()
+            engine.end_turn()
+    engine.crash()
+    reader = engine.reader("work")
+    assert leases.lease(reader, engine.clock.wall_ms, LEASE_MS, WHO)
+    assert reader.deliveries_before(1) == 2
+
+
 @pytest.mark.parametrize(("segment_bytes", "count"), [(1, 1), (300, 30), (1024, 100)])
 def test_leases_that_are_more_than_a_segment_are_not_written_again_and_again(
     tmp_path: Path, segment_bytes: int, count: int
