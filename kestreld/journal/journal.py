@@ -75,7 +75,7 @@ class Journal(Descriptors):
         self._is_live_lost = False  # it was the live segment's own sync that failed: it is not asked again
         self._untold: list[str] = []  # segments whose sync failed, as did the note of it for the next process
         self.distrusted = False  # a sync of the live segment failed in an earlier process: it must not be appended to
-        self.checkpoint_bytes = 0  # the live segment up to the end of its CHECKPOINT and of leases that it repeats
+        self.checkpoint_bytes = 0  # the live segment up to the end of its CHECKPOINT
         self.unsynced = False  # something was written since the last sync
         self.written_to = False  # something was written since startup
         self.names_unsynced = False  # a segment was created or renamed since the folder was synced

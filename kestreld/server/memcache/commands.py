@@ -140,10 +140,11 @@ class CommandCache(ParsedCommands):
         self.texts: dict[bytes, Command] = {}  # the same, without
         self.stores: dict[bytes, Command] = {}  # SET lines less their last word, the length
         self.about_leases: dict[bytes, Command] = {}  # lines less their token
+        self.keyed: dict[bytes, Command] = {}  # SET lines up to their key, without flags and expiry
 
     def clear(self) -> None:
         """Forget every line, and the readers that commands already handed out remember."""
-        for cached in (self.whole, self.texts, self.stores, self.about_leases):
+        for cached in (self.whole, self.texts, self.stores, self.about_leases, self.keyed):
             for command in cached.values():
                 command.target = None
                 for part in command.parts:

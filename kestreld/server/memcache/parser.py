@@ -352,6 +352,9 @@ class MemcacheParser(Parser):
             if size <= limit:
                 return known, size
         slash = text.find(b"/") + 1
+        has_key = slash > 0 and text.startswith(b"key=", slash)
+        if has_key and (known := self._with_key(text, slash + 4)) is not None:
+            return known, known.data_bytes
         if slash and (known := self._about_lease(text, slash)) is not None:
             return known, TOKEN_FOLLOWS
         if problem := not_text(line):
@@ -366,7 +369,33 @@ class MemcacheParser(Parser):
         is_common = not command.item_key or command.kind == LEASE_BY  # a name comes again, most keys do not
         if command.kind != REPLY and command.kind != TOO_LARGE and is_common:
             self._remember(line, text, head, command)
+        elif has_key and command.kind == SET_WITH and self._check is None:
+            self._remember_with_key(text[: slash + 4], command)
         return command, command.data_bytes
+
+    def _with_key(self, text: bytes, at: int) -> Command | None:
+        """Return the command of a line whose key begins at `at`, by a known one with another key; None = parse it."""
+        known = self._cache.keyed.get(text[:at])
+        head, _, size_word = text.rpartition(b" ")
+        if known is None or not head.endswith(b" 0 0") or not size_word.isdigit() or len(size_word) > 9:
+            return None
+        item_key, size = head[at:-4], int(size_word)
+        if not item_key or b" " in item_key or size > known.data_bytes:
+            return None
+        command = Command(SET_WITH)
+        command.key, command.name, command.item_key = head[4:-4], known.name, item_key
+        command.adds, command.data_bytes = known.adds, size
+        return command if len(command.key) <= KEYED_WORD_BYTES_MAX else None
+
+    def _remember_with_key(self, start: bytes, command: Command) -> None:
+        keyed = self._cache.keyed
+        if len(keyed) >= LINES_CACHED_MAX:
+            self._cache.clear()
+        if not (command.flags or command.expiry_s or command.noreply or len(start) > 512):
+            template = Command(SET_WITH)
+            template.name, template.adds = command.name, command.adds
+            template.data_bytes = min(self._limit(command.name), 10**9)
+            keyed[start] = template
 
     def _about_lease(self, text: bytes, slash: int) -> Command | None:
         """Return the known command of a line whose token begins at `slash`; None if it must be parsed."""

@@ -181,6 +181,44 @@ def test_lines_with_a_token_or_a_key_take_no_room_in_the_line_cache():
     assert not lines.stores
 
 
+LONG_KEY = b"k" * (limits.KEYED_WORD_BYTES_MAX - len("q/key="))
+PUTS_WITH_KEYS = [
+    b"set q/key=b 0 0 1",
+    b"SET q/key=b 0 0 1",
+    b"add q/key=b/c 0 0 1",
+    b"set q+child/key=b 0 0 1",
+    b"set q/key=b 1 0 1",
+    b"set q/key=b 0 1 1",
+    b"set q/key=b 0 0 1 noreply",
+    b"set q/key=b 0 0 1 2",
+    b"set q/key=b c 0 0 1",
+    b"set q/key= 0 0 1",
+    b"set q/key=b 0 0 x",
+    b"set q/key=b 0 0 -1",
+    b"set q/key=b 0 0 1001",
+    b"set q/key=b 0 0 9999999999",
+    b"set q/key=%b 0 0 1" % LONG_KEY,
+    b"set q/key=%bk 0 0 1" % LONG_KEY,
+    b"set q/key=b 0 0 1 ",
+    b"set q/delay=5/key=b 0 0 1",
+]
+
+
+@pytest.mark.parametrize("line", PUTS_WITH_KEYS)
+def test_a_put_with_a_key_means_what_it_does_on_a_connection_without_one_before(line):
+    def command_of(line: bytes, lines: CommandCache) -> dict[str, object]:
+        parser = MemcacheParser(lines, config_of=lambda name: QueueConfig(max_item_size_bytes=1000))
+        command = parser.feed(line + b"\r\n%b\r\n" % (b"x" * (1001 if b"1001" in line else 1)))[0]
+        return {name: getattr(command, name) for name in wire.Command.__slots__}
+
+    lines = CommandCache()
+    for verb in (b"set", b"add", b"SET"):
+        for name in (b"q", b"q+child"):
+            command_of(b"%b %b/key=a 0 0 1" % (verb, name), lines)
+    assert len(lines.keyed) == 6
+    assert command_of(line, lines) == command_of(line, CommandCache())
+
+
 def test_a_line_with_the_name_of_a_holder_is_parsed_once():
     parser = MemcacheParser(CommandCache())
     (command,) = parser.feed(b"gets q/open/lease=5/by=worker-7\r\n")
