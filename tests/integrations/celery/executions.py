@@ -103,17 +103,18 @@ class Executions:
         """How many executions did not end."""
         return sum(not one.ended_at for number in self for one in self.of(number))
 
-    def repeated_while_alive(self, deaths: Mapping[int, list[float]]) -> list[str]:
+    def repeated_while_alive(self, deaths: Mapping[int, list[tuple[float, float]]]) -> list[str]:
         """The tasks that began again while the process that had begun them was alive, or had ended them.
 
-        `deaths` has the times at which processes were killed, several where the system has used a number again.
+        `deaths` says of processes from when on they were killed, and when they were gone; several where the system has
+        used a number again.
         """
         wrong = []
         for number in self._more:
             for earlier, later in pairwise(self.of(number)):
-                died_at = min((at for at in deaths.get(earlier.pid, []) if at >= earlier.began_at), default=None)
-                if died_at is None or died_at > later.began_at:
-                    wrong.append(f"task {number}: {earlier} then {later}, death {died_at}")
+                death = min((one for one in deaths.get(earlier.pid, []) if one[1] >= earlier.began_at), default=None)
+                if death is None or death[0] > later.began_at:
+                    wrong.append(f"task {number}: {earlier} then {later}, death {death}")
         return wrong
 
 

@@ -19,7 +19,7 @@ from typing import Final
 import pytest
 
 from tests.integrations.celery.executions import Executions
-from tests.integrations.celery.workers import Worker
+from tests.integrations.celery.workers import Worker, is_running
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.waiting import PATIENCE_S, until
 
@@ -41,7 +41,7 @@ class Run:
 
     def __init__(self, folder: Path, daemon: Daemon, tasks: int) -> None:
         self.executions = Executions(folder)
-        self.deaths: defaultdict[int, list[float]] = defaultdict(list)
+        self.deaths: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
         self.outage_s_max = 0.0
         self.tasks = tasks
         self.stopped = Event()
@@ -82,13 +82,16 @@ class Run:
             return
         children = worker.children()
         killed = children if kind == "worker" else [self._chance.choice(children)]
-        for child in killed:
-            self.deaths[child].append(time.time())
+        killed_at = time.time()
         if kind == "worker":
             worker.kill()
-            self.workers[index] = self._new_worker(index)
         else:
             os.kill(killed[0], signal.SIGKILL)
+        until(lambda: not any(map(is_running, killed)), "the end of pool processes")
+        for child in killed:
+            self.deaths[child].append((killed_at, time.time()))
+        if kind == "worker":
+            self.workers[index] = self._new_worker(index)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from celery import Celery
 
 from kestreld.client import KestrelCluster
 from tests.integrations.celery.executions import Executions, attempts, ended
-from tests.integrations.celery.workers import running_worker
+from tests.integrations.celery.workers import is_running, running_worker
 from tests.support.daemon import Daemon, running_daemon
 from tests.support.waiting import until
 from tests.support.way import Way
@@ -137,7 +137,7 @@ def test_the_tasks_of_a_killed_worker_are_with_another_one_within_five_seconds(
                 killed_at = time.time()
                 until(lambda: not any(map(is_running, children)), "the end of the pool")
                 died_at = time.time()
-                deaths = {pid: [died_at] for pid in [doomed.process.pid, *children]}
+                deaths = {pid: [(died_at, died_at)] for pid in [doomed.process.pid, *children]}
                 until(lambda: sum(len(those) for those in attempts(tmp_path).values()) == 4 + len(before), "all tasks")
                 assert all(one.pid == other.process.pid for those in attempts(tmp_path).values() for one in those[-1:])
                 last_at = max(those[-1].began_at for those in attempts(tmp_path).values())
@@ -162,14 +162,6 @@ def test_resets_of_all_connections_repeat_no_running_task(tmp_path: Path, pool: 
         way.close()
         assert figures(daemon)["leases_expired"] == 0
     assert [len(those) for those in attempts(tmp_path).values()] == [1] * 4
-
-
-def is_running(pid: int) -> bool:
-    """False once a process has ended; its parent may not have noticed."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_after_an_outage_that_celery_sees_running_tasks_end_where_they_run_and_others_come_again(

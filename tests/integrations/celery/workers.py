@@ -16,6 +16,14 @@ from tests.support.process import environment
 from tests.support.waiting import until
 
 
+def is_running(pid: int) -> bool:
+    """False once a process has ended; its parent may not have noticed."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 class Worker:
     """A worker. Leads a process group of its own."""
 
