@@ -450,7 +450,6 @@ class GroupCommit:
         if queue.leasing and not queue.commit_leases():
             self.sync_live(queue)
             queue.commit_leases()
-        self.sync_live(queue)
 
     def sync_live(self, queue: Committed) -> None:
         """Sync what no reply waits for, if replies do wait for syncs: a segment is about to begin.

@@ -122,6 +122,7 @@ class Family(Committed):
         if journal.segments:
             try:
                 self.commit_group.settle(self)
+                self.commit_group.sync_live(self)
                 if journal.live_version < version:  # leases may have begun one
                     self.start_segment(journal, self.checkpoint())
             except JournalFailed as failure:

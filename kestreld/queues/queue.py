@@ -246,7 +246,8 @@ class Queue(QueuePuts):
         if journal is None or self.stopped is not None or journal.failed is not None or not journal.segments:
             return True
         if self.sync.syncing_commit is not None and self.sync.rolls:
-            self.leasing = True  # the segment that is begun then has them before replies leave that wait for the sync
+            # The segment that is begun then has them before replies leave that wait for the sync.
+            self.leasing = any(self._leasing(self.next_id))
             return True
         first_new_id, parts = self.next_id - len(self.pending), list[bytes]()
         try:
