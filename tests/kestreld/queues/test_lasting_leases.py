@@ -435,6 +435,24 @@ def test_an_old_token_that_ends_its_attempt_has_none_of_the_later_ones_given_aga
     life.lease()
 
 
+def test_the_first_lease_behind_a_sync_that_a_segment_follows_is_written_before_its_reply(tmp_path: Path) -> None:
+    """Also where another was given up before, in the turn that granted it."""
+    files = LateFiles()
+    engine = Engine(tmp_path, files, sync_journal_ms=0, max_journal_size_bytes=100)
+    engine.put("work", b"x" * 100)
+    engine.end_turn()
+    reader = engine.reader("work")
+    assert leases.lease(reader, engine.clock.wall_ms, LEASE_MS, WHO)
+    reader.give_back(1, engine.clock.wall_ms, was_delivered=False)
+    engine.end_turn()
+    assert leases.lease(reader, engine.clock.wall_ms, LEASE_MS, WHO)
+    engine.end_turn()
+    assert engine.queue("work").pending_commit is not None, "its reply waits"
+    files.finish_background()
+    engine.crash()
+    assert engine.reader("work").is_leased(1)
+
+
 def test_how_often_an_item_was_delivered_is_known_where_a_lease_was_over_before_it_could_be_written(
     tmp_path: Path,
 ) -> None:
