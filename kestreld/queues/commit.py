@@ -5,7 +5,7 @@ replies also wait for a sync in a thread. A queue has at most one commit in such
 under the next `PendingCommit` and are written when the sync ends, so a failure always undoes the journal's tail. Only
 leases are written meanwhile, behind the commit: no reply waits for their sync, and what a failure cuts off with it is
 written again. A failed sync is never retried, since the kernel reports a lost page only once. Such a queue begins a
-segment only when the whole live one is on disk: of two that are not a power cut may take the older one.
+segment only when the whole live one is on disk: else a power cut may take the end of that, and leave the new one.
 
 A dirty queue is in `GroupCommit.dirty`, or gathers behind a sync whose end adds it. Each observer of a commit is called
 exactly once: when it is on disk or needs no write, or after it was undone in memory. Within a turn that waits for
@@ -117,13 +117,13 @@ class SyncState:
 
     def succeed(self) -> None:
         """Record that the commit being synced is on disk."""
-        self.syncing_commit = None
+        self.syncing_commit, self.rolls = None, False
         self.safe_head = self.syncing_head
         self.in_flight = []
 
     def give_up(self) -> list[bytes]:
         """Stop tracking the commit being synced; returns its PUT records."""
-        self.syncing_commit = None
+        self.syncing_commit, self.rolls = None, False
         given_up, self.in_flight = self.in_flight, []
         return given_up
 

@@ -171,8 +171,8 @@ class Compactor:
         while journal.live.number == number and self._may_compact(queue, journal):
             if not queue.is_idle:
                 yield WAITS  # a synced queue may never be seen idle: its next commit rolls
-            elif queue.sync_ms == 0 and journal.unsynced:
-                self._sync_journal(queue)  # of two segments not on disk one may be lost
+            elif queue.sync_ms == 0 and journal.may_lose_live:
+                self._sync_journal(queue)  # in the background: `begin_segment` would do it in the turn
                 yield WAITS
             elif not self._roll(queue, journal):
                 journal.compact_not_before(self._clock.monotonic_ms + COMPACT_AGAIN_MS)

@@ -245,7 +245,7 @@ class Queue(QueuePuts):
         journal = self.journal
         if journal is None or self.stopped is not None or journal.failed is not None or not journal.segments:
             return True
-        if self.sync.syncing_commit is not None and self.sync.rolls:
+        if self.sync.rolls:
             # The segment that is begun then has them before replies leave that wait for the sync.
             self.leasing = any(self._leasing(self.next_id))
             return True

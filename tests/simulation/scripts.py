@@ -160,7 +160,7 @@ def _first_lease(numbers: Iterator[int]) -> Iterator[Step]:
 
 
 def _lease_during_sync(numbers: Iterator[int]) -> Iterator[Step]:
-    # Each put fills a segment, so that its sync is followed by a new one; the lease is written behind it.
+    # Each put fills a segment, so that its sync is followed by a new one; the lease comes during the sync.
     yield [put(WORK, numbers, delay_ms=1000), put(WORK, numbers)]
     yield [lease(WORK, 3000)]
     for us in range(300, 2400, 300):

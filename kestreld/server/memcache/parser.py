@@ -353,7 +353,7 @@ class MemcacheParser(Parser):
                 return known, size
         slash = text.find(b"/") + 1
         has_key = slash > 0 and text.startswith(b"key=", slash)
-        if has_key and (known := self._with_key(text, slash + 4)) is not None:
+        if has_key and (known := self._with_key(head, size_word, slash + 4)) is not None:
             return known, known.data_bytes
         if slash and (known := self._about_lease(text, slash)) is not None:
             return known, TOKEN_FOLLOWS
@@ -373,10 +373,12 @@ class MemcacheParser(Parser):
             self._remember_with_key(text[: slash + 4], command)
         return command, command.data_bytes
 
-    def _with_key(self, text: bytes, at: int) -> Command | None:
-        """Return the command of a line whose key begins at `at`, by a known one with another key; None = parse it."""
-        known = self._cache.keyed.get(text[:at])
-        head, _, size_word = text.rpartition(b" ")
+    def _with_key(self, head: bytes, size_word: bytes, at: int) -> Command | None:
+        """Return the command of a line whose key begins at `at`, by a known one with another key; None = parse it.
+
+        `head` is the line less its last word, `size_word`.
+        """
+        known = self._cache.keyed.get(head[:at])
         if known is None or not head.endswith(b" 0 0") or not size_word.isdigit() or len(size_word) > 9:
             return None
         item_key, size = head[at:-4], int(size_word)

@@ -106,8 +106,8 @@ class Executions:
     def repeated_while_alive(self, deaths: Mapping[int, list[tuple[float, float]]]) -> list[str]:
         """The tasks that began again while the process that had begun them was alive, or had ended them.
 
-        `deaths` says of processes from when on they were killed, and when they were gone; several where the system has
-        used a number again.
+        `deaths` has, for each process, a time before it was killed and one at which it was gone; several where the
+        system has used a number again.
         """
         wrong = []
         for number in self._more:
